@@ -18,8 +18,6 @@ def refuse_with_shared_experts(config: EngineConfig) -> None:
         "data_parallel_size_local": (config.replica_nodes is not None, "replicas share experts on one machine so far"),
         "pipeline_parallel_size": (topology.pipeline > 1, "all layers must be on the ranks that share experts"),
         "executor": (config.executor not in _EXECUTORS, "ranks must be started on this machine"),
-        "speculative_config": (config.drafts is not None, "drafts have steps of their own, and replicas step together"),
-        "enable_lora": (config.adapters is not None, "experts that replicas share have no adapters"),
         "enable_sleep_mode": (config.sleep_mode, "none of the replicas computes without the others"),
         "enable_eplb": (moves, "experts move between the ranks of one replica alone; --expert-map says where they are"),
         "cpu_offload_gb": (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -11,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from lsv import LLM, SamplingParams
+from lsv import LLM, LoRARequest, SamplingParams
 from lsv.config import EngineConfig
+from lsv.engine.replicas.renewal import Renewal
 from lsv.engine.replicas.replica_set import ReplicaSet
 from lsv.engine.replicas.supervisors import Supervisors
 from lsv.engine.socket_client import SocketClient
@@ -20,6 +23,7 @@ from lsv.engine.supervision.supervisor import RestartPolicy
 from lsv.errors import EngineDied
 from lsv.llm import read_arguments
 from lsv.resolve import resolve
+from lsv.testing.adapters import linear_layers, write_adapter
 from lsv.testing.fakes.requests import make_spec
 from lsv.testing.fakes.text import letters
 from lsv.testing.tiny import tiny
@@ -35,6 +39,22 @@ PROMPTS = [list(range(5, 5 + length)) for length in (3, 17, 40, 61)]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, detokenize=False)
 SEEDED = GREEDY.replace(temperature=0.9, seed=7)
 LONG = GREEDY.replace(max_tokens=60)
+SHAPES: dict[str, dict[str, Any]] = {
+    "deepseek_v3": {
+        "kv_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 12, "v_head_dim": 16, "num_key_value_heads": 4,
+        "n_routed_experts": 8, "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2, "moe_intermediate_size": 32,
+        "first_k_dense_replace": 1, "q_lora_rank": 20,
+    },
+    "llama4_text": {
+        "num_local_experts": 4, "head_dim": 16, "num_hidden_layers": 4, "intermediate_size_mlp": 48,
+        "interleave_moe_layer_step": 2, "num_experts_per_tok": 1,
+    },
+    "zaya": {
+        "head_dim": 16, "num_experts": 3, "moe_intermediate_size": 48, "router_hidden_size": 24, "num_hidden_layers": 3,
+        "cca_time0": 3, "spread": 0.08,
+    },
+}  # fmt: skip
+"""Routers that choose by groups, weights on what experts are given, routers that hand something on to the next."""
 
 Ids = list[int]
 
@@ -70,8 +90,8 @@ async def serving(config: EngineConfig) -> AsyncIterator[tuple[ReplicaSet, Super
         await asyncio.to_thread(supervisors.stop)
 
 
-async def ask(client: SocketClient, ids: Ids, params: SamplingParams) -> Ids:
-    return [token async for chunk in client.generate(make_spec(ids, params)) for token in chunk.ids]
+async def ask(client: SocketClient, ids: Ids, params: SamplingParams, **given: Any) -> Ids:
+    return [token async for chunk in client.generate(make_spec(ids, params, **given)) for token in chunk.ids]
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -124,10 +144,10 @@ async def test_all_fail_with_the_one_that_is_killed_and_all_come_back(checkpoint
         {"quantization": "int8"},
         {"quantization": "sym_int4"},
         {"reference_ops": True},
-        {"num_gpu_blocks_override": 9},  # no room for two of the prompts: one is preempted
         {"enable_prefix_caching": False},
         {"expert_map": "[0,1,1,0,1,1,1,0]"},
         {"distributed_executor_backend": "mp"},
+        {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "adaptive": False}},
     ],
     ids=str,
 )
@@ -141,3 +161,86 @@ async def test_what_else_an_engine_does_changes_no_answer(options: dict[str, Any
         assert await asyncio.gather(*(ask(first, *one) for one in asked)) == wanted
         both = await asyncio.gather(*(ask(client, *one) for one in asked for client in (second, first)))
         assert both == [answer for answer in wanted for _ in range(2)]
+
+
+@pytest.mark.row("F-282")
+@pytest.mark.slow
+async def test_who_is_preempted_goes_on_as_before(checkpoint: Path) -> None:
+    prompts = [list(range(first, first + 25)) for first in (5, 6, 7)]
+    params = [LONG, LONG.replace(temperature=0.9, seed=3), LONG]
+    wanted = alone(checkpoint, prompts, params)
+    async with serving(configure(checkpoint, num_gpu_blocks_override=5)) as (found, _):
+        asked = list(zip(prompts, params, strict=True))
+        both = await asyncio.gather(*(ask(client, *one) for one in asked for client in found.replicas))
+        assert both == [answer for answer in wanted for _ in range(2)]
+        assert all(client.stats.preemptions_total > 0 for client in found.replicas)
+
+
+@pytest.mark.row("F-570")
+@pytest.mark.slow
+@pytest.mark.parametrize("family", SHAPES)
+async def test_families_route_before_tokens_are_sent(family: str, tmp_path: Path) -> None:
+    path = tiny(family, tmp_path, **SHAPES[family])
+    wanted = alone(path, PROMPTS, [GREEDY] * 4)
+    async with serving(configure(path)) as (found, _):
+        first, second = found.replicas
+        assert [await ask(second, ids, GREEDY) for ids in PROMPTS] == wanted
+        both = await asyncio.gather(*(ask(client, ids, GREEDY) for ids in PROMPTS for client in (first, second)))
+        assert both == [answer for answer in wanted for _ in range(2)]
+
+
+@pytest.mark.row("F-282")
+@pytest.mark.slow
+async def test_what_others_compute_changes_no_bit(checkpoint: Path) -> None:
+    """In bfloat16, where another order of sums would show."""
+    async with serving(configure(checkpoint, dtype="bfloat16")) as (found, _):
+        first, second = found.replicas
+        quiet = [await ask(first, ids, params) for ids in PROMPTS for params in (GREEDY, SEEDED)]
+        busy = [asyncio.create_task(ask(second, ids[1:], LONG)) for ids in PROMPTS for _ in range(2)]
+        await until(lambda: second.stats.generation_tokens_total > 0)
+        assert [await ask(first, ids, params) for ids in PROMPTS for params in (GREEDY, SEEDED)] == quiet
+        await asyncio.gather(*busy)
+
+
+@pytest.mark.row("F-282")
+@pytest.mark.slow
+async def test_one_rank_that_is_killed_is_named_to_all(checkpoint: Path) -> None:
+    async with serving(configure(checkpoint, tensor_parallel_size=2)) as (found, supervisors):
+        first, second = found.replicas
+        asked = [asyncio.create_task(ask(client, PROMPTS[0], LONG)) for client in (first, second)]
+        await until(lambda: first.stats.generation_tokens_total > 0 and second.stats.generation_tokens_total > 0)
+        engine = supervisors.replicas[0].process.pid
+        workers = [int(pid) for pid in Path(f"/proc/{engine}/task/{engine}/children").read_text().split()]
+        os.kill(workers[1], signal.SIGKILL)
+        ends = [str(end) for end in await asyncio.gather(*asked, return_exceptions=True)]
+        gone = "the worker of rank 1 is gone (exit code -9)"
+        assert ends == [gone, f"replica 0 is gone, with which this one shares experts: {gone}"]
+        await until(lambda: [client.status.state for client in found.replicas] == ["ready", "ready"])
+        assert len(await ask(second, PROMPTS[0], GREEDY)) == 12
+
+
+@pytest.mark.row("F-282")
+@pytest.mark.slow
+async def test_adapters_of_other_layers_go_with_it(checkpoint: Path, tmp_path: Path) -> None:
+    modules = [name for name in linear_layers(checkpoint) if "self_attn" in name]
+    folder = write_adapter(tmp_path, checkpoint, modules, spread=0.3)
+    with LLM(str(checkpoint), enable_lora=True, **OPTIONS) as llm:
+        given = [{"prompt_token_ids": ids} for ids in PROMPTS]
+        answers = llm.generate(given, GREEDY, lora_request=LoRARequest("a", 1, str(folder)), use_tqdm=False)
+        wanted = [list(one.outputs[0].token_ids) for one in answers]
+    assert wanted != alone(checkpoint, PROMPTS, [GREEDY] * 4)
+    async with serving(configure(checkpoint, enable_lora=True, lora_modules=[f"a={folder}"])) as (found, _):
+        adapted = [ask(client, ids, GREEDY, adapter="a") for ids in PROMPTS for client in found.replicas]
+        plain = [ask(client, ids, GREEDY) for ids in PROMPTS for client in found.replicas]
+        both = await asyncio.gather(*adapted, *plain)
+        assert both[:8] == [answer for answer in wanted for _ in range(2)]
+
+
+@pytest.mark.row("F-282")
+async def test_they_are_not_replaced_one_by_one(checkpoint: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = configure(checkpoint)
+    supervisors = Supervisors(config.replicas())
+    clients = tuple(SocketClient(config, address, letters(64)) for address in supervisors.addresses)
+    Renewal(clients, supervisors, drain=1.0).begin()
+    assert "they share experts, so none answers without the others" in caplog.text
+    supervisors.stop()

@@ -1,0 +1,111 @@
+"""Engines that take as many steps as each other: over fake workers, with the pipes of a real folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lsv.config import Topology
+from lsv.engine.engine import Engine
+from lsv.engine.messages import Submit
+from lsv.engine.replicas.rhythm import Rhythm, make_pipes
+from lsv.request.params import SamplingParams
+from lsv.scheduler.plan import Kind, StepPlan
+from lsv.scheduler.policy import Fcfs
+from lsv.testing.fakes.clock import FakeClock
+from lsv.testing.fakes.engine import FakeExecutor, engine_config
+from lsv.testing.fakes.requests import make_spec
+
+
+class Executor(FakeExecutor):
+    """Remembers plans."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.depth = depth
+        self.plans: list[StepPlan] = []
+
+    def submit(self, plan: StepPlan, *given: Any) -> None:
+        self.plans.append(plan)
+        super().submit(plan, *given)
+
+
+def has_work(engine: Engine[str]) -> bool:
+    """As the loop asks, which hears of the others' steps between its own."""
+    assert engine.rhythm is not None
+    engine.rhythm.listen()
+    return engine.has_work
+
+
+def meet(folder: Path, replicas: int) -> list[Topology]:
+    make_pipes(folder, replicas)
+    return [Topology(data=replicas, replica=n, expert=replicas, meeting=str(folder)) for n in range(replicas)]
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[list[Rhythm]]:
+    made = [Rhythm(topology) for topology in meet(tmp_path, 3)]
+    yield made
+    for rhythm in made:
+        rhythm.close()
+        rhythm.close()
+
+
+def test_who_hears_of_more_steps_is_behind(three: list[Rhythm]) -> None:
+    first, second, _ = three
+    first.take()
+    first.take()
+    assert not second.behind, "it has not listened"
+    for rhythm in three:
+        rhythm.listen()
+    assert [rhythm.behind for rhythm in three] == [False, True, True]
+    second.take()
+    assert second.behind
+    second.take()
+    assert not second.behind
+    second.take()
+    for rhythm in three:
+        rhythm.listen()
+    assert [rhythm.behind for rhythm in three] == [True, False, True]
+
+
+def test_nobody_waits_for_a_listener(three: list[Rhythm]) -> None:
+    for _ in range(2000):
+        three[0].take()
+    three[1].listen()
+    for _ in range(2000):
+        assert three[1].behind
+        three[1].take()
+    assert not three[1].behind
+
+
+@pytest.mark.row("F-570")
+@pytest.mark.parametrize("depths", [(1, 1), (2, 1), (1, 4)])
+def test_an_engine_without_requests_takes_the_steps_of_the_other(depths: tuple[int, int], tmp_path: Path) -> None:
+    executors = [Executor(depth) for depth in depths]
+    engines: list[Engine[str]] = []
+    for executor, topology in zip(executors, meet(tmp_path, 2), strict=True):
+        config, rhythm = engine_config(topology=topology), Rhythm(topology)
+        engines.append(Engine(config, executor, Fcfs(), rhythm=rhythm, now=FakeClock()))
+        engines[-1].start(lambda stage, done, total: None)
+    params = SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True)
+    engines[0].submit("a", Submit(id=0, spec=make_spec((1, 2, 3), params)))
+    tokens = [0, 0]
+    while any(map(has_work, engines)):
+        for number, engine in enumerate(engines):
+            if number == 1 and len(executors[1].plans) == 3:
+                engine.submit("b", Submit(id=1, spec=make_spec((4, 5), params)))
+            if has_work(engine):
+                tokens[number] += sum(len(one.tokens) for updates in engine.step().values() for one in updates)
+    assert tokens == [9, 9]
+    steps = [len(executor.plans) for executor in executors]
+    assert steps[0] == steps[1]
+    empty = [plan for plan in executors[1].plans if not plan.rows]
+    assert len(empty) >= 3
+    assert {plan.kind for plan in empty} == {Kind.IDLE}
+    assert [plan.step for plan in executors[1].plans] == list(range(steps[1]))
+    for engine in engines:
+        engine.close()
