@@ -54,8 +54,10 @@ class Pace:
 
     def learn(self, rows: Rows, seconds: float) -> None:
         """A step of these rows took ``seconds``. A row of one token counts as decoding: it costs the same; and so does
-        one of drafts behind it.
+        one of drafts behind it. A step without rows tells nothing.
         """
+        if not rows:
+            return
         columns = zip(rows.start, rows.count, rows.drafts or (0,) * len(rows), strict=True)
         chunks = [(start, count) for start, count, drafts in columns if count > 1 + drafts]
         if not chunks:

@@ -243,3 +243,10 @@ def test_slow_steps_have_to_be_many_to_be_called_so():
     for _ in range(2):
         made.learn(Rows((0,), (5,), (1,), (0,), (True,)), 0.3)
     assert made.too_slow == 0.2
+
+
+def test_steps_without_rows_tell_nothing():
+    made = pace()
+    for _ in range(20):
+        made.learn(Rows(), 9.0)
+    assert made.too_slow is None

@@ -14,6 +14,7 @@ class SharedExperts:
     def __init__(self, model: nn.Module, exchange: TokenExchange) -> None:
         self._mixtures = [module for module in model.modules() if isinstance(module, MoE)]
         self._exchange = exchange
+        exchange.begin(0)  # whoever has loaded its weights waits for the others here, and not in the first step
 
     def begin(self, tokens: int) -> None:
         """All replicas begin a step, in which this one has so many tokens. If it has none, and others have some, the
