@@ -37,7 +37,8 @@ HARDWARE = grouped(
     ),
     Setting(
         name="enable_expert_parallel", type="bool", default=False,
-        help="ranks of --tensor-parallel-size have some experts of a layer whole, instead of a part of each",
+        help="ranks of --tensor-parallel-size have some experts of a layer whole, instead of a part of each; with "
+        "--data-parallel-size those of all replicas share them",
     ),
     Setting(
         name="expert_map",
