@@ -47,7 +47,7 @@ class MoE(Bindable):
     Where experts are ``spread`` a rank has ``len(experts)`` whole ones, and adds what these make of the tokens that
     chose them. Tokens are on every rank of a replica; those of other replicas are brought by ``gather``, and ``add_up``
     takes the results back. A kernel for that finds the experts in ``spread.table``, which may change between steps, and
-    tells ``spread.count`` what was chosen.
+    tells ``spread.count`` what was chosen; where replicas share them it is a ``MixingKernel``.
 
     ``names`` are gate, up and down of one expert, whose weights are at ``experts.<number>``; checkpoints that stack
     them are unfolded (``lsv.weights.stacks``). ``router`` and ``expert`` take the place of a softmax router at ``gate``
@@ -97,8 +97,8 @@ class MoE(Bindable):
         groups = {linear.shape.get("group", 0) for linear in linears}
         shape = {**inner.shape, "experts": len(self.experts), "top": self.router.top, "group": max(groups)}
         shared = linears[0].flags & linears[1].flags if len(groups) == 1 else frozenset()
-        op = self.op if self.spread is None else f"{self.op}.spread"
-        return OpSpec(op, inner.dtype, inner.format, shape, inner.flags | shared)
+        where = "" if self.spread is None else ".spread" if self.exchange is None else ".exchanged"
+        return OpSpec(self.op + where, inner.dtype, inner.format, shape, inner.flags | shared)
 
     def use(self, kernel: Kernel) -> None:
         super().use(kernel)

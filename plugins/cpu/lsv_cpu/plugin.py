@@ -46,6 +46,7 @@ def lsv_kernels() -> Iterable[KernelOffer]:
     yield KernelOffer("lora.add", "cpu", "lsv_cpu.adapters:NativeAdapters", _ADAPTERS, row_invariant=True)
     yield KernelOffer("moe", "cpu", "lsv_cpu.experts:NativeExperts", _EXPERTS, row_invariant=True)
     yield KernelOffer("moe.spread", "cpu", "lsv_cpu.experts:NativeSpreadExperts", _EXPERTS, row_invariant=True)
+    yield KernelOffer("moe.exchanged", "cpu", "lsv_cpu.experts:NativeSpreadExperts", _EXPERTS, row_invariant=True)
     yield KernelOffer("embed", "cpu", "lsv_cpu.embed:PanelEmbed", _TIED, row_invariant=True)
     yield KernelOffer("rms_norm", "cpu", "lsv_cpu.kernels:RmsNorm", _NATIVE, row_invariant=True)
     yield KernelOffer("silu_mul", "cpu", "lsv_cpu.kernels:SiluMul", _NATIVE, row_invariant=True)

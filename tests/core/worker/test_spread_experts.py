@@ -131,8 +131,6 @@ def test_experts_are_spread_over_the_ranks_of_all_replicas() -> None:
     ("given", "message"),
     [
         ({"pipeline_parallel_size": 2}, "pipeline_parallel_size: not with enable_expert_parallel and data_parallel_s"),
-        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}, "speculative_config: not with"),
-        ({"enable_lora": True}, "enable_lora: not with"),
         ({"enable_sleep_mode": True}, "enable_sleep_mode: not with"),
         ({"enable_eplb": True}, "enable_eplb: not with"),
         ({"cpu_offload_gb": 1}, "cpu_offload_gb: not with"),

@@ -13,6 +13,7 @@ from lsv.config import Topology
 from lsv.errors import CheckpointError, ConfigError
 from lsv.nn.model import handed_on
 from lsv.nn.moe import MoE
+from lsv.ops import MixingKernel
 from lsv.platform import Group
 from lsv.testing.catalog import catalog_of
 from lsv.testing.dense_attention import DenseAttention
@@ -342,6 +343,18 @@ def test_experts_spread_over_ranks_compute_as_on_one(case, quantization, kernels
         assert {half.spec().shape["intermediate"] for half in halves} == {whole.spec().shape["intermediate"]}
     one, *each = (any(moe.kernel is not None for moe in experts_of(had)) for had in (alone, *(had for had, _ in found)))
     assert each == [one, one], "a kernel takes them where one takes experts at all"
+
+
+def test_kernels_of_experts_that_replicas_share_can_be_told_what_was_chosen(checkpoint):
+    family, shape = SHAPES["deepseek_v3"]
+    sources, topology = catalog_of(plugin, quant, cpu), Topology(data=2, expert=2)
+    config = engine_config(checkpoint(family, **shape), "deepseek_v3", topology=topology)
+    declared = declare(config, sources, exchange=SimpleNamespace(communicator=beside(1, 2)))
+    bind_ops(declared, sources, "cpu", reference=False)
+    found = experts_of(declared)
+    assert found
+    assert all(isinstance(moe.kernel, MixingKernel) for moe in found)
+    assert {(moe.spec().op, len(moe.experts)) for moe in found} == {("moe.exchanged", 4)}
 
 
 def test_models_without_experts_have_none_to_spread(checkpoint, catalog):

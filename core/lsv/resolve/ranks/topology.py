@@ -22,7 +22,7 @@ def choose_ranks(settings: Settings, platform: str, catalog: Catalog, choices: C
         catalog.find(PlacerOffer, settings["data_parallel_backend"])
     placement = place_replicas(settings)
     topology = choose_topology(settings, placement)
-    if topology.expert > 1 and not _spreads_experts(platform, catalog):
+    if topology.expert > 1 and not _spreads_experts(platform, catalog, topology):
         why = f"platform {platform} has kernels for experts that are cut and none for whole ones: answers are the same"
         choices.note("enable_expert_parallel", False, _with_replicas(why, topology))
         topology = msgspec.structs.replace(topology, expert=1)
@@ -81,10 +81,10 @@ def _with_replicas(why: str, topology: Topology) -> str:
     return f"{why}, and each replica holds all experts" if topology.data > 1 else why
 
 
-def _spreads_experts(platform: str, catalog: Catalog) -> bool:
+def _spreads_experts(platform: str, catalog: Catalog, topology: Topology) -> bool:
     """Whether spread experts are computed as cut ones are, by a kernel or by none."""
     ops = {offer.op for offer in catalog.offers(KernelOffer) if offer.platform in (platform, "*")}
-    return "moe.spread" in ops or "moe" not in ops
+    return "moe" not in ops or ("moe.exchanged" if topology.shares_experts else "moe.spread") in ops
 
 
 def choose_executor(asked: str, topology: Topology, catalog: Catalog, *, spread: bool = False) -> str:
