@@ -27,7 +27,8 @@ class Kind(enum.StrEnum):
     ENCODE = "encode"
     """No rows: the step only encodes media."""
     IDLE = "idle"
-    """Nothing is computed: blocks are copied, or a request enters its slot that waits for room for its media."""
+    """Nothing is computed: blocks are copied, a request enters its slot that waits for room for its media, or replicas
+    that share experts compute something."""
 
 
 class Begin(msgspec.Struct, frozen=True):

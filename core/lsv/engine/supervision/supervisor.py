@@ -122,6 +122,8 @@ class Supervisor:
                 pass
         except Exception as cause:
             log.exception("the supervisor of the engine failed")
+            if self._gang is not None:
+                self._gang.disband()  # the others wait for this one no longer
             try:
                 self._publish("ended", EngineDied(f"the engine's supervisor failed: {type(cause).__name__}: {cause}"))
             except OSError:

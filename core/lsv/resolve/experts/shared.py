@@ -20,10 +20,7 @@ def refuse_with_shared_experts(config: EngineConfig) -> None:
         "executor": (config.executor not in _EXECUTORS, "ranks must be started on this machine"),
         "enable_sleep_mode": (config.sleep_mode, "none of the replicas computes without the others"),
         "enable_eplb": (moves, "experts move between the ranks of one replica alone; --expert-map says where they are"),
-        "cpu_offload_gb": (
-            config.offload_bytes > 0,
-            "layers on the host hold no experts for others",
-        ),
+        "cpu_offload_gb": (config.offload_bytes > 0, "layers on the host hold no experts for others"),
     }
     for name, (asked, why) in refused.items():
         if asked:
