@@ -82,7 +82,7 @@ class Filler:
             waiting.setdefault(id(self.holders[id(slot.parameter)][0][0]), []).append(slot)
         done = 0
         with ThreadPoolExecutor(_READERS) as readers:
-            for module in _children_first(self.model):
+            for module in children_first(self.model):
                 for slot in waiting.pop(id(module), ()):
                     self._fill_slot(slot, source, device, readers, staging)
                     done += 1
@@ -137,13 +137,13 @@ class Filler:
 def _find_holders(model: nn.Module) -> dict[int, tuple[Holder, ...]]:
     """The modules that hold a parameter, by its identity; several where weights are tied."""
     found: dict[int, tuple[Holder, ...]] = {}
-    for module in _children_first(model):
+    for module in children_first(model):
         for name, parameter in module.named_parameters(recurse=False):
             found[id(parameter)] = (*found.get(id(parameter), ()), (module, name))
     return found
 
 
-def _children_first(model: nn.Module) -> list[nn.Module]:
+def children_first(model: nn.Module) -> list[nn.Module]:
     """All modules, each after those below it."""
     ordered: dict[int, nn.Module] = {}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,15 +13,17 @@ from lsv.ops import Kernel, MixingKernel
 from lsv.weights.quantizer import Linear
 from lsv_cpu import native
 from lsv_cpu.kernels import selected_library
-from lsv_cpu.linear import LinearRecord, PanelMLP, use_panels, why_not_gated, why_not_panels
+from lsv_cpu.linear import (
+    LinearRecord,
+    OperandSizes,
+    PanelMLP,
+    find_operand_sizes,
+    use_panels,
+    why_not_gated,
+    why_not_panels,
+)
 
 _NO_SUCH_EXPERT = 3  # ``Status`` of native/team.h
-
-
-class _OperandSizes(ctypes.Structure):
-    """``OperandSizes`` of native/gemm/gemm.h."""
-
-    _fields_ = [(name, ctypes.c_int64) for name in ("unit", "spare")]
 
 
 class ExpertsRecord(ctypes.Structure):
@@ -32,7 +33,7 @@ class ExpertsRecord(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("dtype", "count", "top", "normalise")),
         *((name, ctypes.c_int64) for name in ("hidden", "inner")),
         *((name, ctypes.c_void_p) for name in ("router", "gate_up", "down")),
-        ("operands", _OperandSizes),
+        ("operands", OperandSizes),
     ]
 
 
@@ -66,7 +67,7 @@ class NativeExperts(Kernel):
         record.dtype, record.count = first.gate_up.record.dtype, count
         record.hidden, record.inner = first.gate_up.record.inputs, first.down.record.inputs
         record.gate_up, record.down = ctypes.addressof(gate_up), ctypes.addressof(down)
-        record.operands = self._find_sizes((*gate_up, *down))
+        record.operands = find_operand_sizes((*gate_up, *down))
         if self.routes:
             router: Any = self._module.router
             record.router = ctypes.addressof(router.logits.kernel.record)
@@ -101,14 +102,6 @@ class NativeExperts(Kernel):
         if status:
             raise native.refusal(status)
         return out
-
-    def _find_sizes(self, linears: Sequence[LinearRecord]) -> _OperandSizes:
-        """The largest of all layers."""
-        most, sizes = _OperandSizes(), _OperandSizes()
-        for linear in linears:
-            self._library.lsv_operand_sizes(ctypes.byref(linear), ctypes.byref(sizes))
-            most.unit, most.spare = max(most.unit, sizes.unit), max(most.spare, sizes.spare)
-        return most
 
 
 class NativeSpreadExperts(MixingKernel):

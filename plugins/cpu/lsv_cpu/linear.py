@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,7 @@ from lsv.offers import OpSpec
 from lsv.ops import Bindable, GatedKernel, Kernel, LoadKernel
 from lsv.weights.quantizer import Linear
 from lsv_cpu import arena, native
-from lsv_cpu.kernels import selected_library, why_not_native
-from lsv_cpu.rounding import RoundInt4, RoundInt8
+from lsv_cpu.kernels import RoundInt4, RoundInt8, selected_library, why_not_native
 
 GATES: Mapping[str, int] = {"silu": 1, "gelu": 2, "gelu_new": 3, "gelu_pytorch_tanh": 3, "relu": 4}
 """``Gate`` of native/gemm/gemm.h by the name of an activation."""
@@ -35,6 +34,12 @@ class LinearRecord(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("bits", "offset")),
         *((name, ctypes.c_void_p) for name in ("added", "adapted", "rescaled", "rescale")),
     ]
+
+
+class OperandSizes(ctypes.Structure):
+    """``OperandSizes`` of native/gemm/gemm.h."""
+
+    _fields_ = [(name, ctypes.c_int64) for name in ("unit", "spare")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +199,15 @@ def use_panels(linear: Any) -> PanelLinear:
     kernel = PanelLinear(linear, linear.spec())
     linear.use(kernel)
     return kernel
+
+
+def find_operand_sizes(layers: Iterable[LinearRecord]) -> OperandSizes:
+    """The largest of all layers."""
+    library, most, sizes = selected_library(), OperandSizes(), OperandSizes()
+    for layer in layers:
+        library.lsv_operand_sizes(ctypes.byref(layer), ctypes.byref(sizes))
+        most.unit, most.spare = max(most.unit, sizes.unit), max(most.spare, sizes.spare)
+    return most
 
 
 def why_not_panels(spec: OpSpec) -> str | None:

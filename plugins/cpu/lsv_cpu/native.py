@@ -78,6 +78,7 @@ SIGNATURES: Mapping[str, tuple[type | None, list[type]]] = {
     "lsv_pack": (None, [_POINTER, _POINTER, _POINTER]),
     "lsv_unpack_rows": (None, [_POINTER, _POINTER, _INT64, _POINTER]),
     "lsv_layer": (_INT, [*[_POINTER] * 5, _INT64, _POINTER, _POINTER]),
+    "lsv_speculate": (_INT, [*[_POINTER] * 4, _INT64, _POINTER, _POINTER]),
     "lsv_quantise_int8": (None, [_INT, _POINTER, _INT64, _INT64, _POINTER, _POINTER]),
     "lsv_quantise_int4": (None, [_INT, _POINTER, _INT64, _INT64, _INT, _POINTER, _POINTER]),
     "lsv_operand_sizes": (None, [_POINTER, _POINTER]),

@@ -48,6 +48,7 @@ def lsv_kernels() -> Iterable[KernelOffer]:
     yield KernelOffer("moe.spread", "cpu", "lsv_cpu.experts:NativeSpreadExperts", _EXPERTS, row_invariant=True)
     yield KernelOffer("moe.exchanged", "cpu", "lsv_cpu.experts:NativeSpreadExperts", _EXPERTS, row_invariant=True)
     yield KernelOffer("embed", "cpu", "lsv_cpu.embed:PanelEmbed", _TIED, row_invariant=True)
+    yield KernelOffer("speculator", "cpu", "lsv_cpu.speculator:NativeSpeculator", _PANELS, row_invariant=True)
     yield KernelOffer("rms_norm", "cpu", "lsv_cpu.kernels:RmsNorm", _NATIVE, row_invariant=True)
     yield KernelOffer("silu_mul", "cpu", "lsv_cpu.kernels:SiluMul", _NATIVE, row_invariant=True)
     yield KernelOffer("rope", "cpu", "lsv_cpu.kernels:Rotate", _NATIVE, row_invariant=True)

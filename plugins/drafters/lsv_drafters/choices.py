@@ -24,13 +24,16 @@ def tell(drawn: Sequence[Tensor], rows: int) -> list[list[int]]:
 
     ``drawn`` has the tokens int64 of each place, for as many of the first rows as still want one there.
     """
+    return part(torch.cat(list(drawn)), [len(place) for place in drawn], rows) if drawn else [[] for _ in range(rows)]
+
+
+def part(drawn: Tensor, counts: Sequence[int], rows: int) -> list[list[int]]:
+    """The same of the tokens of all places, one behind the other, which have as many as ``counts`` says."""
     found: list[list[int]] = [[] for _ in range(rows)]
     failed = [False] * rows
-    if not drawn:
-        return found
-    flat = iter(torch.cat(list(drawn)).tolist())
-    for part in drawn:
-        for row in range(len(part)):
+    flat = iter(drawn.tolist())
+    for count in counts:
+        for row in range(count):
             token = next(flat)
             failed[row] |= token < 0
             if not failed[row]:

@@ -14,15 +14,17 @@ from torch import Tensor, nn
 
 from lsv.config import Drafts, EngineConfig
 from lsv.drafts.drafter import Draftable, Drafter, Site
+from lsv.drafts.speculator import Choose
 from lsv.errors import ConfigError
 from lsv.nn.dtypes import model_dtype
+from lsv.nn.sampling import Choices
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.locate import read_config
 from lsv.weights.checkpoint import CheckpointSource
 from lsv.worker.edits import NO_EDITS
 from lsv.worker.load.bound import bind_filled
 from lsv_drafters.checkpoint import open_heads
-from lsv_drafters.choices import choices_behind, tell
+from lsv_drafters.choices import choices_behind, part
 
 
 class Heads(nn.Module, abc.ABC):
@@ -35,16 +37,8 @@ class Heads(nn.Module, abc.ABC):
     vocabulary: int
 
     @abc.abstractmethod
-    def begin(self, states: Tensor) -> Tensor:
-        """What the first place is given of the model's normed states [rows, width]."""
-
-    @abc.abstractmethod
-    def go_on(self, states: Tensor, tokens: Tensor, place: int) -> Tensor:
-        """The states [rows, ...] of a place, from those before it and the tokens int64 [rows] drawn from these."""
-
-    @abc.abstractmethod
-    def logits(self, states: Tensor, place: int) -> Tensor:
-        """[rows, vocabulary]."""
+    def draft(self, states: Tensor, tokens: Tensor, counts: Sequence[int], choices: Choices, choose: Choose) -> Tensor:
+        """Drafts of the first ``counts`` rows at each place, as ``lsv.drafts.speculator.Speculator`` makes them."""
 
 
 class HeadsDrafter(Drafter):
@@ -84,6 +78,9 @@ class HeadsDrafter(Drafter):
         bind_filled(self._heads, site.config, site.catalog)
         self._sampling = site.sampling
 
+    def _choose(self, logits: Tensor, choices: Choices) -> Tensor:
+        return self._sampling.choose(logits, choices, NO_EDITS)  # type: ignore[no-any-return]
+
     @torch.inference_mode()
     def propose(self, sequences: Sequence[Draftable]) -> list[list[int]]:
         rows = sorted(range(len(sequences)), key=lambda place: -sequences[place].most)
@@ -92,15 +89,11 @@ class HeadsDrafter(Drafter):
         states = [one.state for one in asked if one.state is not None]
         if not states:
             return found
-        x, tokens = self._heads.begin(torch.stack(states)), torch.tensor([int(one.ids[-1]) for one in asked])
-        tokens, drawn = tokens.to(x.device), list[Tensor]()
-        for place in range(min(asked[0].most, self._heads.places)):
-            staying = [one for one in asked if one.most > place]
-            x = self._heads.go_on(x[: len(staying)], tokens[: len(staying)], place)
-            tokens = self._sampling.choose(self._heads.logits(x, place), choices_behind(staying, place), NO_EDITS)
-            drawn.append(tokens)
-            tokens = tokens.clamp(min=0)
-        told = tell(drawn, len(asked))
+        places = range(min(asked[0].most, self._heads.places))
+        counts = [sum(one.most > place for one in asked) for place in places]
+        tokens = torch.tensor([int(one.ids[-1]) for one in asked]).to(states[0].device)
+        drawn = self._heads.draft(torch.stack(states), tokens, counts, choices_behind(asked, 0), self._choose)
+        told = part(drawn, counts, len(asked))
         by_place = iter(told)
         for place in rows:
             if len(sequences[place].ids) <= self._longest:

@@ -7,14 +7,16 @@ say the likeliest path is verified, no tree. Two formats are known: that of vLLM
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lsv.drafts.speculator import Choose, move_on
 from lsv.errors import CheckpointError
+from lsv.nn.sampling import Choices
 from lsv.weights.checkpoint import CheckpointSource
 from lsv.weights.quantizer import PlainLinear
 from lsv_drafters.checkpoint import Tensors, number
@@ -58,13 +60,17 @@ class MedusaHeads(Heads):
         self._blocks = nn.ModuleList(read_blocks(place) for place in range(self.places))
         self._heads = nn.ModuleList(read_head(place) for place in range(self.places))
 
-    def begin(self, states: Tensor) -> Tensor:
-        return states.to(self._dtype)
-
-    def go_on(self, states: Tensor, tokens: Tensor, place: int) -> Tensor:
-        return states
+    def draft(self, states: Tensor, tokens: Tensor, counts: Sequence[int], choices: Choices, choose: Choose) -> Tensor:
+        states = states.to(self._dtype)
+        return torch.cat(
+            [
+                choose(self.logits(states[:count], place), move_on(choices[:count], place))
+                for place, count in enumerate(counts)
+            ]
+        )
 
     def logits(self, states: Tensor, place: int) -> Tensor:
+        """[rows, vocabulary]."""
         for layer in self._blocks[place]:
             states = states + functional.silu(layer(states))
         logits = self._heads[place](states) * self._scale

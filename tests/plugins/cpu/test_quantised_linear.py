@@ -17,7 +17,7 @@ from lsv.testing.tensors import fill_module, place
 from lsv.weights.checkpoint import DummySource
 from lsv.weights.fill import Filler
 from lsv_cpu import plugin
-from lsv_cpu.rounding import RoundInt4, RoundInt8
+from lsv_cpu.kernels import RoundInt4, RoundInt8
 from lsv_quant.online import int4, int8, online_coded
 
 ROUNDED = {"int8": int8.make, "int4_g32": int4.make_32, "int4": int4.make_64, "int4_g128": int4.make_128}

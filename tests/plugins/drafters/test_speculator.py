@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +15,9 @@ import torch
 from torch import Tensor
 
 from lsv import LLM, SamplingParams
+from lsv.drafts.speculator import Speculator
 from lsv.errors import CheckpointError, ConfigError
+from lsv.nn.sampling import Choices
 from lsv.offers import KernelOffer, OpSpec
 from lsv.ops import Kernel
 from lsv.resolve.locate import read_config
@@ -23,8 +27,12 @@ from lsv.testing.fakes.speculator import write_speculator
 from lsv.testing.tiny import tiny
 from lsv.weights.checkpoint import SafetensorsSource
 from lsv.weights.quantizer import PlainLinear
+from lsv.worker.choices import join_choices, make_choice
 from lsv.worker.load.bound import bind_filled
+from lsv_drafters.choices import part
 from lsv_drafters.speculator import SpeculatorHeads
+
+GREEDY = join_choices([make_choice(SamplingParams(temperature=0.0), 0)])
 
 PLAIN: dict[str, Any] = {"dtype": "float32", "max_model_len": 96, "max_num_seqs": 4, "skip_tokenizer_init": True}
 
@@ -61,12 +69,41 @@ def test_states_go_from_place_to_place(tied: bool, scales: bool, tmp_path: Path)
         heads = SpeculatorHeads(read_config(folder, {}), source, torch.float32, torch.device("cpu"))
     state = torch.randn(64, generator=torch.Generator().manual_seed(1))
     wanted = expected(tensors, state, 5, 4, tied=tied, scales=scales)
-    x, token = heads.begin(state[None]), torch.tensor([5])
-    for place in range(4):
-        x = heads.go_on(x, token, place)
-        logits = heads.logits(x, place)
-        torch.testing.assert_close(logits[0], wanted[place], rtol=1e-4, atol=1e-4)
-        token = logits.argmax(-1)
+    seen: list[Tensor] = []
+    drawn = heads.draft(state[None], torch.tensor([5]), [1] * 4, GREEDY, partial(watched, seen))
+    torch.testing.assert_close(torch.cat(seen), wanted, rtol=1e-4, atol=1e-4)
+    assert drawn.tolist() == wanted.argmax(-1).tolist()
+
+
+def watched(seen: list[Tensor], logits: Tensor, choices: Choices) -> Tensor:
+    seen.append(logits)
+    return logits.argmax(-1)
+
+
+class Whole(Kernel):
+    """A kernel of all places, which calls their layers."""
+
+    def __init__(self, module: Speculator, spec: OpSpec) -> None:
+        self.module = module
+        self.layers = [Doubling(place.head, place.head.spec()) for place in module.places]
+        for place, kernel in zip(module.places, self.layers, strict=True):
+            place.head.use(kernel)
+
+    def pack(self) -> None:
+        assert all(layer.packed == 1 for layer in self.layers), "layers pack before who reads what they packed"
+
+    def forward(self, states: Tensor, tokens: Tensor, counts: Sequence[int], choices: Choices, choose: Any) -> Tensor:
+        return torch.full((sum(counts),), 7)
+
+
+def test_a_platform_may_draft_by_one_kernel(tmp_path: Path) -> None:
+    offer = KernelOffer("speculator", "cpu", f"{__name__}:Whole", lambda spec: None)
+    catalog = catalog_of(SimpleNamespace(lsv_kernels=lambda: [offer]))
+    with closing(SafetensorsSource(write_speculator(tmp_path / "s", places=3))) as source:
+        heads = SpeculatorHeads(read_config(tmp_path / "s", {}), source, torch.float32, torch.device("cpu"))
+    bind_filled(heads, engine_config(platform="cpu"), catalog)
+    drawn = heads.draft(torch.randn(2, 64), torch.tensor([5, 6]), [2, 2, 1], GREEDY.repeat(2), lambda *_: None)
+    assert part(drawn, [2, 2, 1], 2) == [[7, 7, 7], [7, 7]]
 
 
 class Doubling(Kernel):
@@ -86,14 +123,14 @@ class Doubling(Kernel):
 def test_the_platforms_kernels_multiply(tmp_path: Path) -> None:
     offer = KernelOffer("linear", "cpu", f"{__name__}:Doubling", lambda spec: None)
     catalog = catalog_of(SimpleNamespace(lsv_kernels=lambda: [offer]))
-    folder, state = write_speculator(tmp_path / "s", places=2, tied=True), torch.randn(1, 64)
+    folder = write_speculator(tmp_path / "s", places=2, tied=True)
     for reference, factor in ((True, 1.0), (False, 2.0)):
         with closing(SafetensorsSource(folder)) as source:
             heads = SpeculatorHeads(read_config(folder, {}), source, torch.float32, torch.device("cpu"))
-        x = heads.go_on(heads.begin(state), torch.tensor([5]), 0)
-        expected = factor * heads.logits(x, 0)
+        first, x = heads.chain.places[0], torch.randn(1, 24)
+        expected = factor * first.head(x)
         bind_filled(heads, engine_config(platform="cpu", reference_ops=reference), catalog)
-        torch.testing.assert_close(heads.logits(x, 0), expected)
+        torch.testing.assert_close(first.head(x), expected)
 
 
 def test_as_many_are_drafted_as_there_are_places(tmp_path: Path) -> None:
@@ -122,5 +159,5 @@ def test_a_misfit_is_named(shape: dict[str, Any], more: dict[str, Any], words: s
 def test_a_tensor_that_lacks_is_named(tmp_path: Path) -> None:
     folder = write_speculator(tmp_path / "s", places=2)
     config = {**read_config(folder, {}), "n_predict": 3}
-    with closing(SafetensorsSource(folder)) as source, pytest.raises(CheckpointError, match=r"emb\.2\.weight"):
+    with closing(SafetensorsSource(folder)) as source, pytest.raises(CheckpointError, match=r"proj\.2\.weight"):
         SpeculatorHeads(config, source, torch.float32, torch.device("cpu"))

@@ -18,6 +18,7 @@ from lsv.nn.dtypes import cache_dtype, model_dtype
 from lsv.offers import AttentionOffer, KernelOffer
 from lsv.platform import Device
 from lsv.plugins.catalog import Catalog
+from lsv.weights.fill import children_first
 from lsv.worker.load.declared import Declared, keep_latents
 
 
@@ -106,7 +107,7 @@ def bind_ops(
 def bind_filled(model: nn.Module, config: EngineConfig, catalog: Catalog) -> None:
     """Choose kernels for the ops of what runs beside a configuration's model and has its weights already."""
     _bind_below(model, catalog, config.platform, config.reference_ops, config)
-    for module in model.modules():
+    for module in children_first(model):
         if isinstance(module, ops.Bindable):
             module.pack()
 

@@ -8,28 +8,14 @@
 #include <vector>
 
 #include "gemm/epilogue.h"
+#include "sampling/choose.h"
 #include "sampling/philox.h"
 #include "scratch.h"
 
 namespace lsv {
 namespace {
 
-struct Choice {   // CHOICE of lsv/nn/sampling.py
-  float rate;     // log2(e) / temperature; 0 takes the best token
-  int32_t only;   // whether only allowed tokens stay
-  int64_t edits;  // how many are the row's
-  int64_t top_k;  // 0 keeps all
-  int64_t top_p;  // 32-bit fractions
-  int64_t min_p;
-  uint64_t seed, position;
-};
-
 enum Kind { kAllow = 0, kForbid = 1, kAdd = 2, kPenalize = 3 };
-
-struct Edit {
-  int32_t token, kind;
-  float first, second;
-};
 
 constexpr int64_t kWhole = 1LL << 32;
 constexpr int64_t kNotFinite = -1, kNoTokenLeft = -2;
@@ -184,6 +170,20 @@ std::string layout_of_edit() {
 }
 
 }  // namespace
+
+int64_t choice_bytes(int64_t size, int members) { return Workspace::bytes(size) * members; }
+
+void choose_tokens(Member& me, int dtype, void* logits, int64_t stride, int64_t size, int64_t rows,
+                   const Choice* choices, const Edit* const* edits, int64_t* tokens, char* memory) {
+  with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    for_rows(me, rows, size, memory, [&](Member& members, int64_t row, Workspace& work) {
+      int64_t token = choose(members, (T*)logits + row * stride, size, choices[row], edits[row], work);
+      if (members.rank == 0) tokens[row] = token;
+    });
+  });
+}
+
 }  // namespace lsv
 
 using namespace lsv;
@@ -211,18 +211,13 @@ int lsv_choose(int dtype, void* logits, int64_t stride, int64_t size, int64_t ro
     edits_of[row] = next;
     next += ((const Choice*)choices)[row].edits;
   }
-  return status_of([&] { with_type(dtype, [&](auto type) {
-    using T = decltype(type);
+  return status_of([&] {
     Turn turn;
-    Scratch scratch(Workspace::bytes(size) * turn.members());
+    Scratch scratch(choice_bytes(size, turn.members()));
     turn.run_if_worth(rows * size / 8, [&](Member& me) {
-      for_rows(me, rows, size, scratch.data, [&](Member& members, int64_t row, Workspace& work) {
-        T* x = (T*)logits + row * stride;
-        int64_t token = choose(members, x, size, ((const Choice*)choices)[row], edits_of[row], work);
-        if (members.rank == 0) tokens[row] = token;
-      });
+      choose_tokens(me, dtype, logits, stride, size, rows, (const Choice*)choices, edits_of.data(), tokens, scratch.data);
     });
-  }); });
+  });
 }
 
 }
