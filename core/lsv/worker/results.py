@@ -254,6 +254,7 @@ class ResultBuilder:
             self._pass_on(self.tapped)
         rows, propose = self.outputs.sampled, self.plan.rows.propose
         drafts = self.outputs.drafts or (0,) * len(rows)
+        began = time.perf_counter()
         drafting, asked, first = [], [], 0
         for row, slot, verified in zip(rows, self._slots_of(rows), drafts, strict=True):
             slot.drafts = ()
@@ -264,7 +265,6 @@ class ResultBuilder:
             first += verified + 1
         if self.drafter is None or not drafting:
             return
-        began = time.perf_counter()
         for (row, slot), ids in zip(drafting, self.drafter.propose(asked), strict=True):
             slot.drafts = self.proposed[row] = tuple(ids)[: propose[row]]
         self.drafting += time.perf_counter() - began

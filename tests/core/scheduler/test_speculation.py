@@ -11,6 +11,7 @@ import pytest
 from lsv.capabilities import Padding
 from lsv.kv.spec import STATE_WINDOW, KVGroup
 from lsv.request.params import SamplingParams
+from lsv.scheduler.drafts.costs import Costs
 from lsv.scheduler.drafts.drafting import Drafting
 from lsv.scheduler.drafts.step_times import StepTimes
 from lsv.scheduler.limits import Limits
@@ -183,6 +184,41 @@ def test_nothing_is_asked_for_where_requests_are_many():
     assert sum(sum(plan.rows.propose) for plan in rig.plans[1:]) == 0
 
 
+def test_who_finds_nothing_is_hardly_asked():
+    """A look-up that finds nothing costs its time, however right it was when it found something."""
+    rig = rig_of(lambda slot, most: fake_drafts.right(slot, most) if len(slot.ids) < 60 else (), flat)
+    rig.ask(1, range(5), max_tokens=400)
+    rig.run()
+    asked = [any(plan.rows.propose) for plan in rig.plans if plan.rows.start[0] > 100]
+    assert 0 < sum(asked) < len(asked) / 8
+
+
+def test_steps_that_now_and_then_are_short_do_not_count_as_short():
+    """On average a step with a draft takes longer than what it brings is worth, and the least of some never does."""
+    draw = random.Random(2)
+    rig = rig_of(half_right(1), lambda tokens: 1.0 if tokens == 1 or draw.random() < 0.5 else 2.6)
+    rig.ask(1, range(5), max_tokens=600)
+    rig.run()
+    assert sum(drafts_of(rig)[60:]) < 0.1 * 600
+
+
+def test_a_step_is_timed_now_and_then_while_nothing_pays():
+    """Most steps are to take no time of the scheduler's; but what has changed must be seen."""
+    learnt: list[int] = []
+
+    def timed(tokens: int) -> float:
+        return 1.0 if tokens == 1 else 9.0
+
+    rig = rig_of(fake_drafts.wrong, timed)
+    learn = Costs.learn
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Costs, "learn", lambda *given: (learnt.append(given[1].step), learn(*given)))
+        rig.ask(1, range(5), max_tokens=400)
+        rig.run()
+    later = [step for step in learnt if step > 100]
+    assert 0 < len(later) < 300 / 2
+
+
 def test_drafts_come_back_when_they_are_right_again():
     """While none are verified, proposals are held against what comes."""
 
@@ -284,16 +320,39 @@ def test_the_chance_follows_what_happens():
 
 def test_times_lie_on_a_line_between_what_is_known():
     times = StepTimes()
-    for tokens, seconds in ((1, 1.0), (1, 9.0), (5, 3.2), (5, 3.0), (5, 4.0)):
-        times.learn(tokens, seconds)
+    for step, (tokens, seconds) in enumerate(((1, 1.0), (1, 9.0), (5, 3.2), (5, 3.0), (5, 4.0))):
+        times.learn(tokens, seconds, step)
     assert times.of(1) == 0.0  # two steps are too few
-    times.learn(1, 1.2)
-    assert times.of(1) == 1.0
+    times.learn(1, 1.2, 5)
+    assert times.of(1) == 1.0  # the first ones are slow
     assert times.of(3) == pytest.approx(2.0)
     assert times.of(50) == 3.0
-    for _ in range(1100):
-        times.learn(1, 1.5)
-    assert times.of(50) == times.of(1) == 1.5
+    times.learn(1, 1.5, 1200)
+    times.forget(1200)
+    assert times.of(50) == times.of(1) < 1.1
+
+
+def test_times_may_go_on_rising():
+    """So no size has to be tried that is much too large."""
+    times = StepTimes(rising=True)
+    for step in range(3):
+        times.learn(9, 2.0, step)
+    assert times.of(30) == 2.0
+    for step in range(3):
+        times.learn(11, 3.0, step)
+    assert times.of(10) == 2.5
+    assert times.of(16) == 5.5
+
+
+def test_times_are_those_of_the_latest_steps_on_average():
+    """Neither of the shortest ones, nor of those that last long because the machine was busy."""
+    times, draw = StepTimes(), random.Random(1)
+    for step in range(400):
+        times.learn(6, 100.0 if step % 20 == 7 else draw.choice((1.0, 1.6)), step)
+    assert 1.2 < times.of(6) < 1.5
+    for step in range(40):
+        times.learn(6, 5.0, step)
+    assert times.of(6) > 4.0
 
 
 def half_right(seed: int) -> Draft:
@@ -340,8 +399,8 @@ def test_guesses_of_all_rows_are_made_in_one_step():
 
 def test_steps_without_a_time_of_their_own_teach_nothing() -> None:
     times = StepTimes()
-    for seconds in (0.0, 0.5, 0.5, 0.5):
-        times.learn(2, seconds)
+    for step, seconds in enumerate((0.0, 0.5, 0.5, 0.5)):
+        times.learn(2, seconds, step)
     assert times.of(2) == 0.5
 
 

@@ -8,6 +8,8 @@ _SHORTEST, _LONGEST = 2, 16
 """Tokens from one guess to the next while drafts do not pay: after one that was right, and after several wrong ones."""
 _MEMORY = 0.93
 """What an observation weighs after the next one: the last dozen count."""
+_BRIEF = 0.8
+"""The same of whether there were any drafts: look-ups find something many times in a row, or nothing."""
 
 
 class Drafting:
@@ -17,11 +19,13 @@ class Drafting:
     ``chance ** i``.
     """
 
-    __slots__ = ("_hits", "_tries", "is_guess", "pause", "proposed", "refused", "turn")
+    __slots__ = ("_hits", "_tries", "is_guess", "pause", "proposed", "refused", "supply", "turn")
 
-    def __init__(self, chance: float = 0.5) -> None:
-        """``chance`` is a first guess."""
+    def __init__(self, chance: float = 0.5, supply: float = 1.0) -> None:
+        """``chance`` and ``supply`` are first guesses."""
         self._hits, self._tries = chance * _TRIES, _TRIES
+        self.supply = supply
+        """How often there are any drafts when they are asked for."""
         self.pause = _SHORTEST
         """While drafts do not pay, of so many tokens one is guessed."""
         self.turn = 0
@@ -44,6 +48,12 @@ class Drafting:
         self._hits = kept * self._hits + accepted
         self._tries = kept * self._tries + seen
         self.pause = _SHORTEST if accepted else min(2 * self.pause, _LONGEST)
+
+    def note_supply(self, *, found: bool) -> None:
+        """Drafts were asked for, and some were found or none."""
+        self.supply = _BRIEF * self.supply + (1.0 - _BRIEF) * found
+        if not found:
+            self.pause = min(2 * self.pause, _LONGEST)
 
     def count(self, most: int, least: float) -> int:
         """How many drafts, up to ``most``, have a chance of at least ``least`` to be right."""

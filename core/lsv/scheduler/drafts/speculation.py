@@ -14,21 +14,17 @@ import msgspec
 from lsv.capabilities import Padding
 from lsv.kv.draft_states import DraftStates
 from lsv.request.request import Request
+from lsv.scheduler.drafts.costs import Costs
 from lsv.scheduler.drafts.drafting import Drafting
-from lsv.scheduler.drafts.step_times import StepTimes
 from lsv.scheduler.job import Job
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.outcome import SpeculationCounts
 from lsv.scheduler.plan import StepPlan, StepResult
 
-_WORTH = 1.05
-"""By how much more tokens a second a step must give before it takes drafts: measurements are not exact."""
-_GUESSED = 0.01
-"""The share of a step's time that guesses may take which are only held against what comes."""
 _TOGETHER = 4
 """Steps from one with guesses to the next at least: what is due meanwhile is guessed together."""
 _OFTEN = 4
-"""In every so many steps it is looked at again what a draft costs."""
+"""In every so many steps it is looked at again what a draft costs, and how long one without any takes."""
 _LEAST_AHEAD = 0.3
 """The least chance for which a row waits for the one before, where it could be planned ahead."""
 
@@ -44,22 +40,23 @@ class Speculation:
         """``states`` is where recurrent layers leave theirs; None where no layer is recurrent."""
         self._most, self._limits, self._states = limits.drafts, limits, states
         self._most_rows = _most_rows(limits)
-        self._times = StepTimes()
-        """Of all steps without prompts."""
-        self._verifying = StepTimes()
-        """Of those with drafts: platforms may compute rows of several tokens in another way, which takes longer."""
+        self._costs = Costs()
         self._usual = Drafting()
         self._crowded = False
         self._least = 0.0
-        """The chance below which a draft would not have been worth its time in the step planned last."""
-        self._making = StepTimes()
-        """Seconds that it takes to make so many drafts."""
+        """The chance below which a draft would not have been worth its time when that was looked at last."""
+        self._priced = -_OFTEN
+        """The step in which it was."""
         self._pause = 1
         """Steps from one with guesses to the next at least, while drafts do not pay."""
-        self._step = self._guessed = 0
-        """The step that was asked for last, and the last one with guesses."""
+        self._step = self._next_guess = 0
+        """The step that was asked for last, and the next one with guesses."""
         self._pay = True
         """Whether drafts were worth making when that was looked at last. While they are not it is at every guess."""
+        self._learns = True
+        """Whether it is learnt from every step how long it takes. While drafts do not pay some are enough."""
+        self._drafted: dict[int, Job] = {}
+        """By their requests, the jobs for which anything is proposed; some may have ended since."""
         self._rows = self._drafts = self._emitted = 0
         self._by_place = [0] * limits.drafts
 
@@ -76,7 +73,7 @@ class Speculation:
         sampling = request.sampling
         if sampling is None or sampling.logits_processors:
             return None
-        return Drafting(self._usual.chance)
+        return Drafting(self._usual.chance, self._usual.supply)
 
     def is_crowded(self, requests: int) -> bool:
         """Whether so many requests are under way that nobody drafts; until this is asked again nothing is drafted."""
@@ -88,12 +85,16 @@ class Speculation:
 
         One by one, the likeliest first, as long as the step gives more tokens in a second.
         """
-        chances = [
-            (chance, place)
+        if not self._drafted:
+            return []
+        for id in [id for id, job in self._drafted.items() if job.ended or job.drafting is None]:
+            del self._drafted[id]
+        drafted = [
+            (place, job, job.drafting)
             for place, job in enumerate(ready)
             if job.drafting is not None and job.drafting.proposed and not job.in_flight
-            for chance in self._chances(job, job.drafting)
         ]
+        chances = [(chance, place) for place, job, drafting in drafted for chance in self._chances(job, drafting)]
         room = min(tokens - len(ready), _room(self._limits.padding, len(ready), self._limits.max_num_batched_tokens))
         if not chances or room <= 0:
             return []
@@ -110,18 +111,7 @@ class Speculation:
 
     def _worthwhile(self, rows: int, chances: Sequence[float]) -> int:
         """How many drafts, of descending chance, a step of so many rows should have."""
-        if not self._limits.adaptive_drafts:
-            return len(chances)
-        alone = self._times.of(rows)
-        if not alone:  # this step tells
-            return 0
-        best, most, gained = _WORTH * rows / alone, 0, float(rows)
-        for count, chance in enumerate(chances, start=1):
-            gained += chance
-            rate = gained / self._with_drafts(rows + count)
-            if rate > best:
-                best, most = rate, count
-        return most
+        return self._costs.best_count(rows, chances) if self._limits.adaptive_drafts else len(chances)
 
     def ask(self, plan: StepPlan, jobs: Sequence[Job]) -> StepPlan:
         """The plan with what is to be drafted behind its rows."""
@@ -140,7 +130,7 @@ class Speculation:
     @property
     def _guesses(self) -> bool:
         """Whether it is time to guess again."""
-        return self._step >= self._guessed + max(self._pause, _TOGETHER)
+        return self._step >= self._next_guess
 
     def _fitting(self, job: Job, start: int) -> int:
         """How many drafts behind the row of a job that begins at ``start`` could be verified."""
@@ -157,15 +147,20 @@ class Speculation:
         Where none would, one is asked for now and then, to be held against what comes: of all rows whose turn it is in
         the same step, since making the first one takes longest.
         """
+        if self._step >= self._priced + _OFTEN:
+            self._priced, self._least = self._step, self._costs.least_chance(len(jobs), self._most)
+            self._pause = self._costs.guess_pause(len(jobs))
         wanted = [
             job.drafting.count(fitting, self._least) if fitting and job.drafting is not None else 0
             for job, fitting in zip(jobs, most, strict=True)
         ]
-        self._pay = any(wanted) and self._pays(jobs, wanted)
+        asked = [(job.drafting, count) for job, count in zip(jobs, wanted, strict=True) if count and job.drafting]
+        self._pay = self._costs.pay(asked, len(jobs))
+        self._learns = self._pay or not self._costs.alone(len(jobs))
         if not self._pay:
             wanted = [0] * len(wanted)
         if guesses := self._guesses:
-            self._guessed = self._step
+            self._next_guess = self._step + max(self._pause, _TOGETHER)
         for place, (job, fitting) in enumerate(zip(jobs, most, strict=True)):
             if not fitting or job.drafting is None:
                 continue
@@ -175,34 +170,19 @@ class Speculation:
                 job.drafting.turn = self._step + job.drafting.pause
         return wanted
 
-    def _pays(self, jobs: Sequence[Job], wanted: Sequence[int]) -> bool:
-        """Whether making so many drafts and verifying them gives more tokens in a second than a step without any.
-
-        The first draft of a step may take longer than all others together.
-        """
-        rows, drafts = len(wanted), sum(wanted)
-        alone = self._times.of(rows)
-        if not alone:  # this step tells
-            return True
-        right = sum(job.drafting.expect(count) for job, count in zip(jobs, wanted, strict=True) if job.drafting)
-        return (rows + right) * alone > _WORTH * rows * (self._with_drafts(rows + drafts) + self._making.of(drafts))
-
-    def _with_drafts(self, tokens: int) -> float:
-        """Seconds of a step of so many tokens, drafts among them."""
-        return max(self._verifying.of(tokens), self._times.of(tokens))
-
     def settle(self, plan: StepPlan, jobs: Sequence[Job], result: StepResult) -> None:
         """Take back what was planned for drafts that were wrong, and learn from all."""
         rows = plan.rows
-        if rows.propose and result.drafting:
-            self._making.learn(sum(rows.propose), result.drafting)
+        if rows.propose:
+            self._settle_asked(plan, jobs, result)
         if not rows.drafts:
-            if rows and max(rows.count) == 1:
-                self._learn(plan, result)
-            self._settle_singles(jobs, result)
+            if (self._learns or rows.propose or not plan.step % _OFTEN) and rows and max(rows.count) == 1:
+                self._costs.learn(plan, result)
+            if self._drafted or result.drafts:
+                self._settle_singles(jobs, result)
             return
         if all(count == 1 + drafts for count, drafts in zip(rows.count, rows.drafts, strict=True)):
-            self._learn(plan, result)
+            self._costs.learn(plan, result)
         for row, (job, drafts, tokens) in enumerate(zip(jobs, rows.drafts, result.tokens, strict=True)):
             if drafts:
                 rejected = rows.count[row] - result.kept[row]
@@ -213,17 +193,32 @@ class Speculation:
                 self._settle_row(job, job.drafting, drafts, tokens)
                 self._take_proposed(job, job.drafting, result.drafts[row] if result.drafts else ())
 
+    def _settle_asked(self, plan: StepPlan, jobs: Sequence[Job], result: StepResult) -> None:
+        """Drafts were asked for: how long it took to make them, and whether there are any."""
+        asked, drafts = plan.rows.propose, result.drafts
+        if result.drafting:
+            self._costs.learn_making(plan, result.drafting)
+        for row, (job, wanted, tokens) in enumerate(zip(jobs, asked, result.tokens, strict=True)):
+            if wanted and tokens and job.drafting is not None:
+                found = bool(drafts) and bool(drafts[row])
+                job.drafting.note_supply(found=found)
+                self._usual.note_supply(found=found)
+
     def _settle_singles(self, jobs: Sequence[Job], result: StepResult) -> None:
         """Of a step without drafts, which most are where they do not pay: it must take hardly any time."""
-        proposed = result.drafts or ((),) * len(jobs)
-        for job, tokens, ids in zip(jobs, result.tokens, proposed, strict=True):
+        proposed = result.drafts
+        for row, job in enumerate(jobs):
             drafting = job.drafting
-            if tokens and drafting is not None and (ids or drafting.proposed or drafting.refused):
-                self._settle_row(job, drafting, 0, tokens)
-                self._take_proposed(job, drafting, ids)
+            if drafting is not None and (proposed or drafting.proposed or drafting.refused) and result.tokens[row]:
+                self._settle_row(job, drafting, 0, result.tokens[row])
+                self._take_proposed(job, drafting, proposed[row] if proposed else ())
 
     def _take_proposed(self, job: Job, drafting: Drafting, ids: tuple[int, ...]) -> None:
         drafting.proposed, drafting.refused = ids, False
+        if ids:
+            self._drafted[job.request.id] = job
+        else:
+            self._drafted.pop(job.request.id, None)
         self.update_waits(job)
 
     def cut(self, job: Job, look_ahead: LookAhead) -> None:
@@ -245,15 +240,6 @@ class Speculation:
         drafts = job.drafting is not None and self._waits(job.drafting)
         job.waits = job.guided or self._limits.stages > 1 or drafts
 
-    def _learn(self, plan: StepPlan, result: StepResult) -> None:
-        """How long a step without prompts took."""
-        seconds = result.seconds - result.drafting
-        self._times.learn(plan.tokens, seconds)
-        if plan.rows.drafts:
-            self._verifying.learn(plan.tokens, seconds)
-        if not self._least or plan.rows.drafts or not plan.step % _OFTEN:
-            self._least = self._find_least(len(plan.rows))
-
     def _settle_row(self, job: Job, drafting: Drafting, drafts: int, tokens: tuple[int, ...]) -> None:
         """A row with drafts tells how many were right; one without, whether the first one would have been."""
         said = _said(job, tokens)
@@ -262,6 +248,8 @@ class Speculation:
             verified = drafts + (drafting.refused and drafts == len(drafting.proposed))
         elif drafting.proposed:
             accepted, verified = int(tokens[0] == drafting.proposed[0]), 1
+            if accepted:
+                self._next_guess = min(self._next_guess, self._step + _TOGETHER)
         elif drafting.refused:
             accepted, verified = 0, 1
         else:
@@ -281,16 +269,6 @@ class Speculation:
         """Whether it is better to wait for the next token, and verify drafts behind it, than to plan ahead."""
         least = max(self._least, _LEAST_AHEAD) if self._limits.adaptive_drafts and self._limits.depth > 1 else 0.0
         return bool(drafting.proposed) and not drafting.is_guess and drafting.chance >= least
-
-    def _find_least(self, rows: int) -> float:
-        """What a draft costs in tokens: those that the step gives in the time that it takes to make and verify one."""
-        alone = self._times.of(rows)
-        if not alone:
-            return 0.0
-        longer = (self._with_drafts(rows + self._most) - alone) / self._most
-        made = self._making.of(rows * self._most) / (rows * self._most)
-        self._pause = max(1, int(self._making.of(rows) / (_GUESSED * alone)))
-        return max(0.0, longer + made) * rows / alone
 
 
 def _most_rows(limits: Limits) -> int:

@@ -2,72 +2,85 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import deque
+from bisect import bisect_left, insort
 
 _EXACT = 16
 """Up to so many tokens every number of them is a size of its own; from there on sizes are an eighth apart."""
-_SAMPLES, _LATEST = 3, 12
-"""Steps of a size before it counts as known, and the latest of it that are looked at."""
-_FRESH = 512
-"""Steps after which a size that did not come up is forgotten: contexts grow, and a few slow steps are no rule."""
+_SAMPLES, _LATEST = 3, 16
+"""Steps of a size before it counts as known, and how many of the latest ones weigh."""
+_FAR = 1.5
+"""By how much a single step may seem longer or shorter than is known: what else a machine does makes some last long."""
+_FRESH = 1024
+"""Steps after which a size that did not come up is forgotten: contexts grow."""
+
+
+class _Size:
+    """What is known of steps of a size."""
+
+    __slots__ = ("count", "latest", "seconds")
+
+    def __init__(self) -> None:
+        self.count = self.latest = 0
+        self.seconds = 0.0
 
 
 class StepTimes:
-    """Seconds by tokens of steps without prompts: the least of the latest steps of a size, since what else a machine
-    does makes steps longer, never shorter.
+    """Seconds by tokens of steps without prompts, as the latest steps of a size took on average: what is gained by
+    steps of another size is gained on average, too.
 
     Between sizes that are known the times lie on a line. A step larger than any that is known is taken to last no
-    longer, so that it is tried; of one smaller than all of them nothing is known.
+    longer, so that it is tried, unless times are said to be rising with sizes: then they go on as from the smallest to
+    the largest that is known. Of one smaller than all of them nothing is known.
     """
 
-    def __init__(self) -> None:
-        self._seconds: dict[int, deque[float]] = {}
-        self._latest: dict[int, int] = {}
-        self._steps = 0
+    def __init__(self, *, rising: bool = False) -> None:
+        self._rising = rising
+        self._by_size: dict[int, _Size] = {}
         self._sizes: list[int] = []  # those that are known, ascending
-        self._least: list[float] = []
 
-    def learn(self, tokens: int, seconds: float) -> None:
+    def learn(self, tokens: int, seconds: float, step: int) -> None:
+        """From the step of this number. Takes hardly any time, as it is called for every one."""
         if seconds <= 0:  # a step that was over when the one before it was: its own time is not known
             return
-        size = _size(tokens)
-        self._steps += 1
-        self._latest[size] = self._steps
-        times = self._seconds.get(size)
-        if times is None:
-            times = self._seconds[size] = deque(maxlen=_LATEST)
-        times.append(seconds)
-        if len(times) >= _SAMPLES:
-            self._know(size, min(times))
-        if not self._steps % _EXACT:
-            self._forget()
+        size = tokens if tokens <= _EXACT else _size(tokens)
+        one = self._by_size.get(size)
+        if one is None:
+            one = self._by_size[size] = _Size()
+        one.latest, known = step, one.seconds
+        if one.count >= _SAMPLES:
+            one.seconds = known + (min(max(seconds, known / _FAR), known * _FAR) - known) / _LATEST
+            return
+        one.seconds = seconds if not one.count else min(known, seconds)  # the first ones are slow
+        one.count += 1
+        if one.count == _SAMPLES:
+            insort(self._sizes, size)
 
     def of(self, tokens: int) -> float:
         """Seconds of a step of ``tokens``; 0 while nothing is known of it."""
-        sizes, least = self._sizes, self._least
-        if not sizes or _size(tokens) < sizes[0]:
+        size = tokens if tokens <= _EXACT else _size(tokens)
+        one, sizes = self._by_size.get(size), self._sizes
+        if one is not None and one.count == _SAMPLES:
+            return one.seconds
+        if not sizes or size < sizes[0]:
             return 0.0
-        place = bisect_left(sizes, tokens)
-        if place == len(sizes) or place == 0:
-            return least[min(place, len(sizes) - 1)]
-        share = (tokens - sizes[place - 1]) / (sizes[place] - sizes[place - 1])
-        return least[place - 1] + share * (least[place] - least[place - 1])
+        place = bisect_left(sizes, size)
+        before = self._by_size[sizes[place - 1]].seconds
+        if place == len(sizes):
+            return before + (size - sizes[-1]) * self._slope() if self._rising else before
+        share = (size - sizes[place - 1]) / (sizes[place] - sizes[place - 1])
+        return before + share * (self._by_size[sizes[place]].seconds - before)
 
-    def _know(self, size: int, seconds: float) -> None:
-        place = bisect_left(self._sizes, size)
-        if place == len(self._sizes) or self._sizes[place] != size:
-            self._sizes.insert(place, size)
-            self._least.insert(place, seconds)
-        self._least[place] = seconds
+    def _slope(self) -> float:
+        """By how much a step of one token more lasts longer, going by the smallest and the largest size."""
+        first, last = self._sizes[0], self._sizes[-1]
+        longer = self._by_size[last].seconds - self._by_size[first].seconds
+        return max(0.0, longer / (last - first)) if last > first else 0.0
 
-    def _forget(self) -> None:
-        """Drop the sizes that have not come up of late."""
-        for size in [one for one, step in self._latest.items() if step < self._steps - _FRESH]:
-            del self._latest[size], self._seconds[size]
-            if size in self._sizes:
-                place = self._sizes.index(size)
-                del self._sizes[place], self._least[place]
+    def forget(self, step: int) -> None:
+        """Drop the sizes that have not come up of late, as seen from the step of this number."""
+        for size in [size for size, one in self._by_size.items() if one.latest < step - _FRESH]:
+            if self._by_size.pop(size).count == _SAMPLES:
+                self._sizes.remove(size)
 
 
 def _size(tokens: int) -> int:
