@@ -219,6 +219,45 @@ def test_a_step_is_timed_now_and_then_while_nothing_pays():
     assert 0 < len(later) < 300 / 2
 
 
+def test_who_was_busy_for_a_while_drafts_again():
+    """What steps with drafts took then says nothing of later; those without were not seen meanwhile."""
+    step = 0
+
+    def seconds(tokens: int) -> float:
+        nonlocal step
+        step += 1
+        return (1.0 + 0.1 * (tokens - 1)) * (6.0 if 100 < step < 140 else 1.0)
+
+    rig = rig_of(fake_drafts.right, seconds)
+    rig.ask(1, range(5), max_tokens=780)
+    rig.ask(2, range(5), max_tokens=780)
+    rig.run()
+    assert len(rig.plans) < 780 / 5 + 60
+
+
+def test_a_step_without_drafts_is_taken_now_and_then_where_they_pay():
+    """Or nobody would see that steps without became shorter than those with drafts are worth."""
+    seen: list[int] = []
+
+    def seconds(tokens: int) -> float:
+        seen.append(tokens)
+        return (3.0 if len(seen) < 150 else 0.5) if tokens == 1 else 3.0
+
+    rig = rig_of(half_right(3), seconds)
+    rig.ask(1, range(5), max_tokens=780)
+    rig.run()
+    assert sum(drafts_of(rig)[:150]) > 75
+    assert sum(drafts_of(rig)[400:]) < 20
+
+
+def test_no_step_is_tried_that_is_much_larger_than_any_before():
+    rig = rig_of(fake_drafts.wrong, steep, drafts=16, max_num_seqs=8, max_num_batched_tokens=500)
+    for number in range(8):
+        rig.ask(number, range(5), max_tokens=100)
+    rig.run()
+    assert max(drafts_of(rig)) <= 8
+
+
 def test_drafts_come_back_when_they_are_right_again():
     """While none are verified, proposals are held against what comes."""
 
@@ -324,12 +363,12 @@ def test_times_lie_on_a_line_between_what_is_known():
         times.learn(tokens, seconds, step)
     assert times.of(1) == 0.0  # two steps are too few
     times.learn(1, 1.2, 5)
-    assert times.of(1) == 1.0  # the first ones are slow
-    assert times.of(3) == pytest.approx(2.0)
-    assert times.of(50) == 3.0
+    assert times.of(1) == 1.2  # the middle one of three
+    assert times.of(3) == pytest.approx(2.2)
+    assert times.of(50) == 3.2
     times.learn(1, 1.5, 1200)
     times.forget(1200)
-    assert times.of(50) == times.of(1) < 1.1
+    assert times.of(50) == times.of(1) < 1.4
 
 
 def test_times_may_go_on_rising():
@@ -371,9 +410,9 @@ def test_the_first_draft_of_a_step_may_cost_more_than_all_others():
     for number in (1, 2):
         rig.ask(number, range(5), max_tokens=400)
     rig.run()
-    assert sum(drafts_of(rig)[40:]) == 0
-    made = [sum(plan.rows.propose) for plan in rig.plans[40:]]
-    assert sum(made) < len(made) / 2  # guesses, which are free here
+    assert sum(drafts_of(rig)[40:]) <= 0.005 * 800  # they are tried again, should it be otherwise by now
+    asked = [any(plan.rows.propose) for plan in rig.plans[40:]]
+    assert sum(asked) < len(asked) / 2  # guesses, which are free here
 
 
 def test_guesses_of_all_rows_are_made_in_one_step():

@@ -25,6 +25,8 @@ _TOGETHER = 4
 """Steps from one with guesses to the next at least: what is due meanwhile is guessed together."""
 _OFTEN = 4
 """In every so many steps it is looked at again what a draft costs, and how long one without any takes."""
+_LOOK = 16
+"""In every so many steps it is looked at again whether drafts pay while they do not."""
 _LEAST_AHEAD = 0.3
 """The least chance for which a row waits for the one before, where it could be planned ahead."""
 
@@ -118,7 +120,7 @@ class Speculation:
         self._step += 1
         if self._crowded or len(jobs) > self._most_rows:
             return plan
-        if self._limits.adaptive_drafts and not self._pay and not self._guesses:
+        if self._limits.adaptive_drafts and self._skips(len(jobs)):
             return plan
         columns = zip(jobs, plan.rows.start, plan.rows.wants_logits, strict=True)
         most = [self._fitting(job, start) if samples else 0 for job, start, samples in columns]
@@ -126,6 +128,12 @@ class Speculation:
         if not any(wanted):
             return plan
         return msgspec.structs.replace(plan, rows=msgspec.structs.replace(plan.rows, propose=tuple(wanted)))
+
+    def _skips(self, rows: int) -> bool:
+        """Whether nothing is asked for in a step, without looking at its rows: as often as that may be."""
+        if self._pay:
+            return self._costs.is_stale(rows)
+        return bool(self._step % _LOOK) and not self._guesses
 
     @property
     def _guesses(self) -> bool:
@@ -249,7 +257,7 @@ class Speculation:
         elif drafting.proposed:
             accepted, verified = int(tokens[0] == drafting.proposed[0]), 1
             if accepted:
-                self._next_guess = min(self._next_guess, self._step + _TOGETHER)
+                self._next_guess = min(self._next_guess, self._step + max(self._pause // 4, _TOGETHER))
         elif drafting.refused:
             accepted, verified = 0, 1
         else:

@@ -8,6 +8,8 @@ _EXACT = 16
 """Up to so many tokens every number of them is a size of its own; from there on sizes are an eighth apart."""
 _SAMPLES, _LATEST = 3, 16
 """Steps of a size before it counts as known, and how many of the latest ones weigh."""
+_OLD = 64
+"""Steps after which what is known of a size weighs no more than at first: the machine may be busier now, or less."""
 _FAR = 1.5
 """By how much a single step may seem longer or shorter than is known: what else a machine does makes some last long."""
 _FRESH = 1024
@@ -17,11 +19,21 @@ _FRESH = 1024
 class _Size:
     """What is known of steps of a size."""
 
-    __slots__ = ("count", "latest", "seconds")
+    __slots__ = ("_longer", "count", "latest", "seconds")
 
     def __init__(self) -> None:
         self.count = self.latest = 0
-        self.seconds = 0.0
+        self.seconds = self._longer = 0.0
+
+    def begin(self, seconds: float) -> None:
+        """One of the first three steps, of which the middle one is what is known then."""
+        self.count += 1
+        if self.count == 1:
+            self.seconds = self._longer = seconds
+        elif self.count == _SAMPLES:
+            self.seconds = max(self.seconds, min(self._longer, seconds))
+        else:
+            self.seconds, self._longer = min(self.seconds, seconds), max(self.seconds, seconds)
 
 
 class StepTimes:
@@ -46,12 +58,14 @@ class StepTimes:
         one = self._by_size.get(size)
         if one is None:
             one = self._by_size[size] = _Size()
-        one.latest, known = step, one.seconds
+        old, one.latest, known = step - one.latest > _OLD, step, one.seconds
         if one.count >= _SAMPLES:
-            one.seconds = known + (min(max(seconds, known / _FAR), known * _FAR) - known) / _LATEST
+            one.count = _SAMPLES if old else min(one.count + 1, _LATEST)
+            if one.count == _LATEST:
+                seconds = min(max(seconds, known / _FAR), known * _FAR)
+            one.seconds = known + (seconds - known) / one.count
             return
-        one.seconds = seconds if not one.count else min(known, seconds)  # the first ones are slow
-        one.count += 1
+        one.begin(seconds)
         if one.count == _SAMPLES:
             insort(self._sizes, size)
 
@@ -59,7 +73,7 @@ class StepTimes:
         """Seconds of a step of ``tokens``; 0 while nothing is known of it."""
         size = tokens if tokens <= _EXACT else _size(tokens)
         one, sizes = self._by_size.get(size), self._sizes
-        if one is not None and one.count == _SAMPLES:
+        if one is not None and one.count >= _SAMPLES:
             return one.seconds
         if not sizes or size < sizes[0]:
             return 0.0
@@ -70,6 +84,21 @@ class StepTimes:
         share = (size - sizes[place - 1]) / (sizes[place] - sizes[place - 1])
         return before + share * (self._by_size[sizes[place]].seconds - before)
 
+    def age(self, tokens: int, step: int) -> int:
+        """How many steps before the step of this number one of ``tokens`` was known last; 0 for an unknown size."""
+        one = self._by_size.get(_size(tokens))
+        return 0 if one is None else step - one.latest
+
+    @property
+    def smallest(self) -> int:
+        """The fewest tokens of a step that is known."""
+        return self._sizes[0] if self._sizes else 0
+
+    @property
+    def largest(self) -> int:
+        """The most tokens of a step that is known."""
+        return self._sizes[-1] if self._sizes else 0
+
     def _slope(self) -> float:
         """By how much a step of one token more lasts longer, going by the smallest and the largest size."""
         first, last = self._sizes[0], self._sizes[-1]
@@ -79,7 +108,7 @@ class StepTimes:
     def forget(self, step: int) -> None:
         """Drop the sizes that have not come up of late, as seen from the step of this number."""
         for size in [size for size, one in self._by_size.items() if one.latest < step - _FRESH]:
-            if self._by_size.pop(size).count == _SAMPLES:
+            if self._by_size.pop(size).count >= _SAMPLES:
                 self._sizes.remove(size)
 
 
