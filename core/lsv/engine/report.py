@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
+from lsv import plugins
 from lsv.config import EngineConfig, Fit
 from lsv.processes import logs
 
@@ -20,7 +21,7 @@ def set_up_logging(config: EngineConfig, level: str) -> None:
     """For everything lsv and its plugins say; see ``lsv.processes.logs``. Replicas are told apart by their numbers."""
     topology = config.topology
     name = f"engine-{topology.number}" if topology.data > 1 or topology.base else "engine"
-    logs.set_up(f"%(levelname)s %(asctime)s {name} %(name)s: %(message)s", level)
+    logs.set_up(f"%(levelname)s %(asctime)s {name} %(name)s: %(message)s", level, plugins.packages())
 
 
 def log_config(config: EngineConfig) -> None:

@@ -236,6 +236,11 @@ def load(
     return plugins
 
 
+def packages() -> set[str]:
+    """The names of the packages that installed plugins are in, core's among them; none is imported."""
+    return {point.module.partition(".")[0] for point in entry_points(group=GROUP)}
+
+
 def _is_chosen(name: str, names: Sequence[str] | None, without: Sequence[str]) -> bool:
     if name == CORE:
         return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import logging.config
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from lsv.settings import Declared, Settings, gather, options
 _FOREIGN = "vllm"
 
 
-def set_up(form: str, level: str | None = None) -> None:
+def set_up(form: str, level: str | None = None, packages: Iterable[str] = ("lsv",)) -> None:
     """Set logging up as this process's variables say; else a line an event, of this form, on stderr.
 
-    ``level`` is how much lsv logs; others only warn. Raises ``ConfigError`` for a file that can't be used.
+    ``level`` is how much ``packages`` log; others only warn. Raises ``ConfigError`` for a file that can't be used.
     """
     chosen = gather(Declared(options.LOGGING), {})
     if not chosen["configure_logging"]:
@@ -27,7 +28,8 @@ def set_up(form: str, level: str | None = None) -> None:
         return
     logging.basicConfig(level=logging.WARNING, format=form)
     if level is not None:
-        logging.getLogger("lsv").setLevel(level.upper())
+        for package in packages:
+            logging.getLogger(package).setLevel(level.upper())
 
 
 def adopt(settings: Settings) -> None:

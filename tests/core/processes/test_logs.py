@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lsv import plugins
 from lsv.errors import ConfigError
 from lsv.processes import logs
 from lsv.settings import Declared, Given, Settings, gather, options
@@ -54,6 +55,18 @@ def test_a_file_made_for_vllm_decides(tmp_path: Path, monkeypatch: pytest.Monkey
     logs.set_up("never", "error")
     there.info("hello")
     assert log.read_text() == "<lsv.there.already hello>\n"
+
+
+def test_plugins_are_as_talkative_as_lsv_and_others_only_warn() -> None:
+    cpu = logging.getLogger("lsv_cpu")
+    kept = cpu.level
+    try:
+        for level, said in (("info", True), ("error", False)):
+            logs.set_up("%(message)s", level, plugins.packages())
+            assert logging.getLogger("lsv_cpu.platform").isEnabledFor(logging.INFO) is said
+        assert not logging.getLogger("somebody.else").isEnabledFor(logging.INFO)
+    finally:
+        cpu.setLevel(kept)
 
 
 def test_a_flag_holds_for_the_processes_that_are_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
