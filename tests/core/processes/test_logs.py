@@ -57,16 +57,17 @@ def test_a_file_made_for_vllm_decides(tmp_path: Path, monkeypatch: pytest.Monkey
     assert log.read_text() == "<lsv.there.already hello>\n"
 
 
-def test_plugins_are_as_talkative_as_lsv_and_others_only_warn() -> None:
-    cpu = logging.getLogger("lsv_cpu")
-    kept = cpu.level
+def test_plugins_are_as_talkative_as_lsv() -> None:
+    loggers = [logging.getLogger(name) for name in plugins.packages()]
+    kept = [logger.level for logger in loggers]
     try:
         for level, said in (("info", True), ("error", False)):
             logs.set_up("%(message)s", level, plugins.packages())
             assert logging.getLogger("lsv_cpu.platform").isEnabledFor(logging.INFO) is said
-        assert not logging.getLogger("somebody.else").isEnabledFor(logging.INFO)
+            assert logging.getLogger("lsv.engine").isEnabledFor(logging.INFO) is said
     finally:
-        cpu.setLevel(kept)
+        for logger, before in zip(loggers, kept, strict=True):
+            logger.setLevel(before)
 
 
 def test_a_flag_holds_for_the_processes_that_are_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

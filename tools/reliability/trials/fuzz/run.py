@@ -7,6 +7,7 @@ silent. Its memory is limited.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import logging
@@ -14,8 +15,10 @@ import resource
 import sys
 import tempfile
 import traceback
+from importlib.util import find_spec
 from pathlib import Path
 
+from lsv import plugins
 from trials.fuzz.target import Inputs, Target, try_input
 from trials.fuzz.targets import find_target
 
@@ -42,9 +45,17 @@ def describe(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))[-4000:]
 
 
+@functools.cache
+def _folders() -> tuple[Path, ...]:
+    """Those of lsv's packages; the tree that they are in may be called lsv, too."""
+    found = (find_spec(name) for name in plugins.packages())
+    return tuple(Path(spec.origin).parent for spec in found if spec is not None and spec.origin)
+
+
 def place_of(error: BaseException) -> str:
     """Where in lsv it was raised: what is found twice there is one finding."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/lsv" in frame.filename]
+    every = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in every if any(Path(frame.filename).is_relative_to(folder) for folder in _folders())]
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "outside of lsv"
     return f"{type(error).__name__} at {place}"
 
