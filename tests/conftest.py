@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -13,6 +15,8 @@ from hypothesis import settings
 os.environ["OPENBLAS_CORETYPE"] = "Sandybridge"
 
 import torch
+
+from lsv.plugins import packages
 
 # Without a GPU, Triton's kernels are interpreted. Triton reads this when it is imported, which transformers does too.
 _GPU = torch.cuda.is_available() or torch.xpu.is_available()
@@ -26,6 +30,19 @@ settings.register_profile("fuzz", max_examples=500)
 def same_numbers() -> None:
     """Every test draws the same random numbers whichever ran before it."""
     torch.manual_seed(0)
+
+
+_LOGGERS = [logging.getLogger(name) for name in ("", *packages())]
+
+
+@pytest.fixture(autouse=True)
+def same_loggers() -> Iterator[None]:
+    """How much a command or an engine of this process logs ends with the test that ran it."""
+    levels = [logger.level for logger in _LOGGERS]
+    yield
+    for logger, level in zip(_LOGGERS, levels, strict=True):
+        if logger.level != level:
+            logger.setLevel(level)
 
 
 @pytest.fixture(autouse=True, scope="module")

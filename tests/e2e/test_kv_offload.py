@@ -4,6 +4,7 @@ files; after a restart, and where files have been spoilt.
 
 from __future__ import annotations
 
+import logging
 import random
 import signal
 from pathlib import Path
@@ -123,6 +124,7 @@ def test_what_is_behind_the_cache_outlives_a_sleep(level, behind, cached, tmp_pa
 
 
 def test_what_was_spoilt_is_computed_and_written_anew(tmp_path, caplog):
+    caplog.set_level(logging.WARNING, "lsv_kv_offload")
     path = tiny("llama", tmp_path / "llama")
     asked, kept = prompts()[:3], {**CACHED, "kv_offload_path": str(tmp_path / "kept")}
     plain = run(path, asked, **kept)[0]
