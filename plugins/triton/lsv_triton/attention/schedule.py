@@ -92,7 +92,7 @@ class Schedule:
 
 def make_schedule(batch: BatchLayout, tiling: Tiling, longest: int) -> Schedule:
     """The schedule of a flat batch whose rows have at most ``longest`` keys."""
-    if tiling.window is None and int(batch.query.sum()) == len(batch.query):
+    if tiling.window is None and (batch.query == 1).all():
         segments = -(-batch.context // tiling.segment)
         return _schedule_decoding(tiling, longest, segments.astype(np.int32).tobytes())
     return _schedule(batch.query, batch.context, tiling, longest)

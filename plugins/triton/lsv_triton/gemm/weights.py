@@ -21,7 +21,7 @@ Values = Literal["plain", "even", "float8", "e4m3", "e5m2", "e2m1", "table"]
 _KINDS: Mapping[str, Values] = {"even": "even", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "table": "table"}
 """Of codes, by ``Codebook.kind``."""
 
-TABLE_DTYPE = torch.float16
+_TABLE_DTYPE = torch.float16
 """All values are exact in it, and loads of two bytes are not staged in shared memory one by one."""
 
 _E2M1 = tuple(sign * size for sign in (1.0, -1.0) for size in (0, 0.5, 1, 1.5, 2, 3, 4, 6))
@@ -152,7 +152,7 @@ class Stack:
             if getattr(layer, held, None) is not None:
                 self._take_tensor(name, number, layer, held, span)
         if self._form.values == "table" and "table" not in self._tensors:
-            self._tensors["table"] = torch.tensor(layer.codebook.table, dtype=TABLE_DTYPE, device=device)
+            self._tensors["table"] = torch.tensor(layer.codebook.table, dtype=_TABLE_DTYPE, device=device)
         form, tensors, float8 = self._form, dict(self._tensors), float8_of()
         self.native = float8 if self.rounds else None
         if form.values == "e4m3" and float8 == torch.float8_e4m3fn:
