@@ -132,7 +132,7 @@ def main(descriptor: int, parent: int) -> int:
     try:
         seek = channel.receive()
         assert isinstance(seek, Seek), "the first message must be Seek"
-        logs.set_up(_FORM, seek.log_level)
+        logs.set_up(_FORM, seek.log_level, plugins.packages())
         catalog = plugins.load(seek.config.plugins).catalog
         nodes = seek.config.replica_nodes
         assert nodes is not None, "replicas that somebody places"
