@@ -121,12 +121,14 @@ def measure_model(llm: LLM, shape: Shape, prompt: int, tokens: int) -> dict[str,
     }
 
 
-def generate(llm: LLM, prompt: int, tokens: int) -> float:
-    """Seconds of one request."""
-    params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False)
-    ids = [place % 1000 + 3 for place in range(prompt)]
+def generate(llm: LLM, prompt: int, tokens: int, *, rows: int = 1, temperature: float = 0.0) -> float:
+    """Seconds of as many requests as ``rows``, with prompts that differ."""
+    params = SamplingParams(temperature=temperature, max_tokens=tokens, ignore_eos=True, detokenize=False)
+    prompts = [
+        {"prompt_token_ids": [(7919 * row + place) % 1000 + 3 for place in range(prompt)]} for row in range(rows)
+    ]
     began = time.perf_counter()
-    llm.generate([{"prompt_token_ids": ids}], params, use_tqdm=False)
+    llm.generate(prompts, params, use_tqdm=False)
     return time.perf_counter() - began
 
 

@@ -13,15 +13,15 @@ import argparse
 import json
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from checkpoints import SHAPES
+from gpu_decode import generate
 from torch.profiler import ProfilerActivity, profile
 
-from lsv import LLM, SamplingParams, plugins
+from lsv import LLM, plugins
 from lsv.offers import PlatformOffer
 from lsv.resolve.hardware import explain_absence
 
@@ -65,9 +65,9 @@ def main() -> int:
 
 
 def measure(llm: LLM, rows: int) -> str:
-    generate(llm, rows, 4)
+    generate(llm, PROMPT, 4, rows=rows)
     first, greedy, drawn = (
-        min(generate(llm, rows, tokens, temperature=temperature) for _ in range(ROUNDS))
+        min(generate(llm, PROMPT, tokens, rows=rows, temperature=temperature) for _ in range(ROUNDS))
         for tokens, temperature in ((1, 0.0), (1 + TOKENS, 0.0), (1 + TOKENS, 0.8))
     )
     step, step_drawn = (greedy - first) / TOKENS, (drawn - first) / TOKENS
@@ -80,7 +80,7 @@ def measure(llm: LLM, rows: int) -> str:
 def kernels(llm: LLM, rows: int) -> list[str]:
     """What the device did: microseconds of a step, how often in it, and the name."""
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.XPU, ProfilerActivity.CPU]) as profiler:
-        generate(llm, rows, 1 + PROFILED, prompt=16)
+        generate(llm, 16, 1 + PROFILED, rows=rows)
     found = sorted(profiler.key_averages(), key=lambda one: -one.self_device_time_total)
     total = sum(one.self_device_time_total for one in found) / PROFILED
     lines = [
@@ -88,17 +88,6 @@ def kernels(llm: LLM, rows: int) -> list[str]:
         for one in found
     ]
     return [f"  {total:9.1f} us of the device", *lines]
-
-
-def generate(llm: LLM, rows: int, tokens: int, *, prompt: int = PROMPT, temperature: float = 0.0) -> float:
-    """Seconds."""
-    params = SamplingParams(temperature=temperature, max_tokens=tokens, ignore_eos=True, detokenize=False)
-    prompts = [
-        {"prompt_token_ids": [(7919 * row + 31 * place) % 30_000 + 3 for place in range(prompt)]} for row in range(rows)
-    ]
-    began = time.perf_counter()
-    llm.generate(prompts, params, use_tqdm=False)
-    return time.perf_counter() - began
 
 
 if __name__ == "__main__":
