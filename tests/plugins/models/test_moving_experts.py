@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any, TypeVar
 
 import msgspec
@@ -55,10 +56,12 @@ def on_ranks(
     spread = msgspec.structs.replace(
         config, topology=Topology(tensor=2, expert=2), experts=ExpertOptions(**experts) if experts else None
     )
+    met = Barrier(2)
 
     def run(rank: int) -> T:
         communicator = BackendCommunicator(Group("tp", (0, 1), rank, str(folder / "meeting")), gloo, HOST)
         try:
+            met.wait(60)  # a rank that is refused at once would close what the other is still connecting to
             with torch.inference_mode():
                 return work(load(spread, catalog, communicator), communicator)
         finally:
