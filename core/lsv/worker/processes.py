@@ -285,8 +285,10 @@ class RanksExecutor(abc.ABC):
             raise cause from None
 
     def _find_cause(self, error: LsvError) -> LsvError:
-        """Where a rank has reported an error: that another one is gone, if so, since sums over both fail of that."""
-        if {rank.fate for rank in self._ranks} != {"", "failed"}:
+        """Where a rank has reported an error: what another one was refused, or that it is gone, if so, since whatever
+        both compute together fails of that.
+        """
+        if {rank.fate for rank in self._ranks} != {"", "failed"} or not isinstance(error, EngineDied):
             return error
         deadline = time.monotonic() + _BESIDE_SECONDS
         with selectors.DefaultSelector() as selector:
@@ -298,7 +300,7 @@ class RanksExecutor(abc.ABC):
                     try:
                         beside.receive()
                     except LsvError as its:
-                        if beside.fate == "gone":
+                        if beside.fate == "gone" or not isinstance(its, EngineDied):
                             return its
                         selector.unregister(beside)
         return error

@@ -15,7 +15,7 @@ import pytest
 
 from lsv import plugins
 from lsv.config import EngineConfig, Topology
-from lsv.errors import ConfigError, EngineDied
+from lsv.errors import ConfigError, EngineDied, LsvError
 from lsv.processes.wire import Failed, encode_frame
 from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Begin, Grown, Kind, Rows, StepPlan
@@ -209,19 +209,24 @@ def test_writing_a_profile_or_falling_asleep_may_take_longer_than_a_step(order: 
     executor.stop()
 
 
+REFUSED = ConfigError("the weights of rank 1 do not fit")
+BROKEN = EngineDied("the sum of rank 1 was broken off")
+
+
 @pytest.mark.parametrize(
-    ("second", "told"), [("gone", "rank 1 is gone"), ("failed", "sum of rank 0"), ("", "sum of rank 0")]
+    ("second", "told"),
+    [("gone", "rank 1 is gone"), (REFUSED, "of rank 1 do not fit"), (BROKEN, "sum of rank 0"), ("", "sum of rank 0")],
 )
-def test_a_rank_that_is_gone_is_told_before_one_that_fails_of_that(second: str, told: str) -> None:
+def test_the_rank_by_which_others_fail_is_told_before_them(second: LsvError | str, told: str) -> None:
     executor = ProcessesExecutor(plugins.load(("cpu", "models")).catalog)
     (first, there), (other, elsewhere) = socket.socketpair(), socket.socketpair()
     executor._ranks, executor._limit = [RankLink(0, first), RankLink(1, other)], 5.0
     there.sendall(encode_frame(Failed(EngineDied("the sum of rank 0 was broken off").record())))
-    if second == "failed":
-        elsewhere.sendall(encode_frame(Failed(EngineDied("the sum of rank 1 was broken off").record())))
+    if isinstance(second, LsvError):
+        elsewhere.sendall(encode_frame(Failed(second.record())))
     later = threading.Timer(0.1, elsewhere.close if second == "gone" else lambda: None)
     later.start()
-    with there, elsewhere, pytest.raises(EngineDied, match=told):
+    with there, elsewhere, pytest.raises(LsvError, match=told):
         executor.check()
     later.join()
 
