@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
 import torch
 from torch import nn
@@ -322,7 +323,7 @@ def _stored_region(
     return tuple(axes[axis][0] for axis in order), tuple(slice(axes[axis][1], axes[axis][2]) for axis in order)
 
 
-def _elements(total: int, start: int, stop: int, per: int, name: str) -> tuple[int, int, int]:
+def _elements(total: int, start: int, stop: int, per: int | Fraction, name: str) -> tuple[int, int, int]:
     """Features -> elements that each cover ``per`` of them; a shard must begin and end between elements."""
     if start % per or (stop % per and stop != total):
         raise ConfigError(

@@ -10,6 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import ClassVar, Literal, Protocol, TypeVar
 
 import torch
@@ -87,10 +88,11 @@ class StoredTensor:
     then stacked along a new first axis."""
     input_axis: int | None = None
     """The axis that runs over inputs, None where there is none."""
-    per_output: int = 1
+    per_output: int | Fraction = 1
     """How many outputs one element covers."""
-    per_input: int = 1
-    """How many inputs one element covers: 8 for int4 packed into int32, the group size for scales."""
+    per_input: int | Fraction = 1
+    """How many inputs one element covers: 8 for int4 packed into int32, 32/3 for three bits, the group size for scales.
+    """
     sizes: tuple[int, ...] = ()
     """Sizes of the axes that run over neither, in order."""
     optional: bool = False

@@ -55,6 +55,7 @@ TORCHAO = {
 }  # fmt: skip
 CHECKPOINTS: Mapping[str, dict[str, Any]] = {
     "awq": {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"},
+    "gptq 3 bits": {**GPTQ, "bits": 3, "sym": False},
     "gptq 4 bits": {**GPTQ, "bits": 4, "sym": False},
     "gptq 8 bits": {**GPTQ, "bits": 8, "sym": False},
     "auto-round": {

@@ -11,7 +11,7 @@ from typing import Any
 
 from lsv.weights.quantizer import Role, within
 from lsv_quant.checkpoints.awq import AwqPacking
-from lsv_quant.checkpoints.gptq import GptqPacking
+from lsv_quant.checkpoints.gptq import BITS, GptqPacking
 from lsv_quant.checkpoints.packed import PackedWeights, Packing, by_layer, compiled, group_size, layer_names
 from lsv_quant.checkpoints.scheme import Scheme
 
@@ -61,7 +61,7 @@ def make(quantization_config: Mapping[str, Any]) -> PackedWeights:
 
 
 def _bits(format: str) -> tuple[int, ...]:
-    return (4,) if format in _LIKE_AWQ else (4, 8)
+    return (4,) if format in _LIKE_AWQ else BITS
 
 
 def _packing(format: str, bits: int, group: int, symmetric: bool) -> Packing:

@@ -1,7 +1,8 @@
 """GPTQ checkpoints as AutoGPTQ and GPTQModel write them (Frantar et al. 2022; their config and qlinear modules).
 
-qweight int32 [inputs / n, outputs] and qzeros int32 [groups, outputs / n], n codes in a word from its low end; scales
-[groups, outputs]; g_idx int32 [inputs], the group of each input. Format ``gptq`` stores zero points minus one,
+qweight int32 [inputs / n, outputs] and qzeros int32 [groups, outputs / n], n codes in a word from its low end, those of
+three bits across words; scales [groups, outputs]; g_idx int32 [inputs], the group of each input. Codes of two and three
+bits are held in four. Format ``gptq`` stores zero points minus one,
 ``gptq_v2`` as they are.
 """
 
@@ -16,13 +17,17 @@ import torch
 from torch import nn
 
 from lsv.errors import CheckpointError
-from lsv.weights.codebook import Codebook, from_nibbles
+from lsv.weights.codebook import Codebook, from_nibbles, to_nibbles
 from lsv.weights.quantizer import Linear, LinearLayer, Role, StoredTensor, within
 from lsv_quant.checkpoints.packed import PackedWeights, Packing, by_layer, compiled, group_size, layer_names
 from lsv_quant.checkpoints.scheme import Scheme
 from lsv_quant.checkpoints.stored import Held, in_order, order_of_groups
+from lsv_quant.tables import NIBBLES
 
+BITS = 2, 3, 4, 8
 _FORMATS = ("gptq", "gptq_v2")
+_ROWS = 256
+"""Outputs whose codes are spread at a time."""
 # fmt: off
 _DESCRIBED = (
     "act_group_aware", "amp", "autoround_version", "backend", "batch_size", "block_name_to_quantize",
@@ -71,7 +76,7 @@ class GptqPacking(Packing):
         order = order_of_groups(found, layer, self.group or (layer.reads or (0, layer.inputs))[1], "g_idx")
         order = order.to(held.codes.device)
         if self.codebook().ordered:
-            return held._replace(codes=in_order(held.codes, order, self.bits), order=order.int())
+            return held._replace(codes=in_order(held.codes, order, max(self.bits, 4)), order=order.int())
         if not torch.equal(order, torch.arange(layer.inputs, device=order.device)):
             raise CheckpointError(
                 f"{layer.tensor_name('g_idx')}: the inputs of a group lie apart, but quantization_config has no "
@@ -80,10 +85,14 @@ class GptqPacking(Packing):
         return held
 
     def unpack(self, words: torch.Tensor) -> torch.Tensor:
-        return words.T.contiguous().view(torch.uint8)
+        packed = words.T.contiguous().view(torch.uint8)
+        if self.bits >= 4:
+            return packed
+        lift = len(NIBBLES) // 2 - self.middle  # to be as far from the middle of four bits
+        return torch.cat([to_nibbles(spread(rows, self.bits) + lift) for rows in packed.split(_ROWS)])
 
     def unpack_zeros(self, words: torch.Tensor) -> torch.Tensor:
-        zeros = words.view(torch.uint8) if self.bits == 8 else from_nibbles(words.view(torch.uint8))
+        zeros = spread(words.view(torch.uint8), self.bits)
         return zeros + 1 & 2 * self.middle - 1 if self.less_one else zeros
 
 
@@ -107,6 +116,21 @@ class GptqLayers:
         return next(meant, self.packing)
 
 
+def spread(packed: torch.Tensor, bits: int) -> torch.Tensor:
+    """Bytes uint8 [..., n * bits / 8] of codes that follow one another from the low end -> codes uint8 [..., n].
+
+    A code of three bits may lie in two bytes; as many bytes as it has bits hold eight.
+    """
+    if bits == 8:
+        return packed
+    if bits == 4:
+        return from_nibbles(packed)
+    parts = packed.unflatten(-1, (-1, bits)).int()
+    eight = sum((parts[..., place] << 8 * place for place in range(1, bits)), parts[..., 0])
+    places = bits * torch.arange(8, device=packed.device)
+    return (eight[..., None] >> places & (1 << bits) - 1).to(torch.uint8).flatten(-2)
+
+
 def make(quantization_config: Mapping[str, Any]) -> PackedWeights:
     """The quantizer of a checkpoint. Raises ``CheckpointError`` for a config that can't be honoured."""
     scheme = Scheme(quantization_config)
@@ -115,7 +139,7 @@ def make(quantization_config: Mapping[str, Any]) -> PackedWeights:
     scheme.choose("pack_dtype", ("int32",), "int32")
     scheme.choose("data_type", ("int",), "int")
     packing = GptqPacking(
-        bits=scheme.choose("bits", (4, 8)),
+        bits=scheme.choose("bits", BITS),
         group=group_size(scheme, "group_size"),
         symmetric=scheme.choose("sym", (True, False), False),
         ordered=scheme.choose("desc_act", (True, False), False),
@@ -141,7 +165,7 @@ def _override(packing: GptqPacking, key: str, changes: Scheme) -> tuple[re.Patte
         return pattern, None
     changed = replace(
         packing,
-        bits=changes.choose("bits", (4, 8), packing.bits),
+        bits=changes.choose("bits", BITS, packing.bits),
         group=group_size(changes, "group_size", packing.group),
         symmetric=changes.choose("sym", (True, False), packing.symmetric),
         ordered=changes.choose("desc_act", (True, False), packing.ordered),

@@ -6,10 +6,12 @@ A weight is ``(code - zero) * scale``; codes are held relative to the middle of 
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import ClassVar
 
 import torch
@@ -35,15 +37,21 @@ class Packing(ABC):
     symmetric: bool
 
     @property
-    def per_word(self) -> int:
-        return 32 // self.bits
+    def per_word(self) -> int | Fraction:
+        """Codes in a word; those of three bits do not end with it."""
+        return 32 // self.bits if 32 % self.bits == 0 else Fraction(32, self.bits)
+
+    @property
+    def unit(self) -> int:
+        """Codes that fill words, as few as can be."""
+        return math.lcm(32, self.bits) // self.bits
 
     @property
     def middle(self) -> int:
         return 1 << (self.bits - 1)
 
     def codebook(self) -> Codebook:
-        return Codebook(NIBBLES if self.bits == 4 else BYTES, self.group, offsets=not self.symmetric)
+        return Codebook(NIBBLES if self.bits <= 4 else BYTES, self.group, offsets=not self.symmetric)
 
     def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:
         """qweight, scales [groups, outputs], and qzeros [groups, words of outputs], which a symmetric layer may lack.
@@ -51,14 +59,16 @@ class Packing(ABC):
         Raises ``CheckpointError`` for a layer that does not fill its words.
         """
         for part, outputs in zip(layer.part_names, layer.outputs, strict=True):
-            if outputs % self.per_word or layer.inputs % self.per_word:
+            if outputs % self.unit or layer.inputs % self.unit:
                 raise CheckpointError(
-                    f"{part} has {layer.inputs} inputs and {outputs} outputs: "
-                    f"words of {self.per_word} codes need multiples of {self.per_word}"
+                    f"{part} has {layer.inputs} inputs and {outputs} outputs: words of {self.bits} bits a code need "
+                    f"multiples of {self.unit}"
                 )
         return self.words(), self._by_group("qzeros", torch.int32, self.per_word), self._by_group("scales")
 
-    def _by_group(self, suffix: str, dtype: torch.dtype = torch.float32, per_output: int = 1) -> StoredTensor:
+    def _by_group(
+        self, suffix: str, dtype: torch.dtype = torch.float32, per_output: int | Fraction = 1
+    ) -> StoredTensor:
         optional = suffix == "qzeros" and self.symmetric
         if not self.group:
             return StoredTensor(suffix, dtype, 1, per_output=per_output, sizes=(1,), optional=optional)
