@@ -272,6 +272,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.prefix_caching or self.chunked_prefill or self.drafts is not None
 
     @property
+    def devices(self) -> int:
+        """Devices of this machine that have ranks."""
+        return self.topology.devices if self.nodes is None else self.nodes.each(self.topology)
+
+    @property
     def beat_interval(self) -> float:
         """Seconds between the signs of life of an engine and its workers."""
         return min(1.0, self.step_timeout / 10)

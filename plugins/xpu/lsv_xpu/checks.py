@@ -47,7 +47,7 @@ def _mask_problems(mask: str, *, emulate: bool) -> Iterator[str]:
 
 def _count_problems(config: EngineConfig) -> Iterator[str]:
     devices = Prober().devices()
-    wanted = config.device + config.topology.devices
+    wanted = config.device + config.devices
     if wanted > len(devices):
         names = ", ".join(info.name for info in devices)
         yield f"{_asked(config)} needs {wanted} devices, and there are {names or 'none'}"
@@ -64,10 +64,9 @@ def _asked(config: EngineConfig) -> str:
 def _emulation_problems(config: EngineConfig) -> Iterator[str]:
     """The emulated model is chosen by a setting, which the platform's capabilities do not know of."""
     count = int(config.options.get("xpu.emulated_devices") or DEVICES)
-    if config.topology.devices > count:
+    if config.devices > count:
         yield (
-            f"{_asked(config)} needs {config.topology.devices} devices, and {count} are emulated: raise "
-            "--xpu-emulated-devices"
+            f"{_asked(config)} needs {config.devices} devices, and {count} are emulated: raise --xpu-emulated-devices"
         )
     try:
         model = by_short_name(str(config.options.get("xpu.emulated_model") or MODEL))
