@@ -52,6 +52,10 @@ class AsyncLLMEngine:
                 "data_parallel_size_local: replicas on several machines are for lsv serve; here all are on this one",
                 param="data_parallel_size_local",
             )
+        if self.config.nodes is not None and self.config.nodes.number > 0:
+            raise ConfigError(
+                "node_rank: AsyncLLMEngine is node 0; the others run lsv serve with --node-rank", param="node_rank"
+            )
         self._supervisors = Supervisors(self.config.replicas(), log_level=settings["log_level"].upper())
         self._supervisors.start()
         self._client = open_client(self.config, self._supervisors.addresses, settings, loaded, serves=False)

@@ -81,21 +81,43 @@ class Topology(msgspec.Struct, frozen=True):
 
 
 class Nodes(msgspec.Struct, frozen=True, kw_only=True):
-    """The machines that an engine's ranks are spread over, those of a machine one after another."""
+    """The machines that ranks are spread over: as many on each, one after another, those of a replica before those of
+    the next. None has ranks of two replicas.
+    """
 
     count: int
+    """Of all replicas together."""
     number: int
-    """Which one this is. The engine is on the first, 0; the others only have ranks."""
+    """Which one this is. The engines are on the first, 0; the others only have ranks."""
     address: str
-    """Of the first, where the others join it: a name or an IP address."""
+    """Of the first, where the others join their engines: a name or an IP address."""
     port: int
+    """Of the first replica's engine."""
     patience: float
     """Seconds in which all have to be there."""
 
+    def each(self, topology: Topology) -> int:
+        """How many ranks a machine has."""
+        return topology.data * topology.ranks // self.count
+
+    def replica(self, topology: Topology) -> int:
+        """The one that this machine has ranks of."""
+        return self.number * self.each(topology) // topology.ranks
+
     def ranks(self, topology: Topology, number: int) -> range:
-        """The ranks of a machine."""
-        each = topology.ranks // self.count
-        return range(number * each, (number + 1) * each)
+        """The ranks of a machine, counted within their replica."""
+        each = self.each(topology)
+        first = number * each % topology.ranks
+        return range(first, first + each)
+
+    def of_replica(self, topology: Topology) -> range:
+        """The machines that the ranks of ``topology.replica`` are on."""
+        size = topology.ranks // self.each(topology)
+        return range(topology.replica * size, (topology.replica + 1) * size)
+
+    def port_of(self, topology: Topology) -> int:
+        """Where machines join the engine of ``topology.replica``: each engine listens for itself."""
+        return self.port + topology.replica
 
 
 class ReplicaNodes(msgspec.Struct, frozen=True, kw_only=True):

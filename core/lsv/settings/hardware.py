@@ -80,7 +80,7 @@ HARDWARE = grouped(
     ),
     Setting(
         name="data_parallel_rpc_port", type="int", default=29550, low=1, high=65535,
-        help="port at which they join it, with --nnodes too",
+        help="port at which they join it, with --nnodes too where none of them is larger than a machine",
     ),
     Setting(
         name="data_parallel_backend", default="mp",
@@ -101,8 +101,8 @@ HARDWARE = grouped(
     ),
     Setting(
         name="nnodes", type="int", default=1, low=1,
-        help="machines that the ranks, or the copies of -dp, are spread over; on each, lsv serve is started with the "
-        "same options",
+        help="machines that the ranks of the model, or of all copies of -dp, are spread over; on each, lsv serve is "
+        "started with the same options",
     ),
     Setting(
         name="node_rank", type="int", low=0,
@@ -114,8 +114,8 @@ HARDWARE = grouped(
     ),
     Setting(
         name="master_port", type="int", low=1, high=65535,
-        help="port at which the others join the first of --nnodes (default: MASTER_PORT, unless torchrun has set it, "
-        "or 29501)",
+        help="port at which the others join the first of --nnodes; copies of -dp that are larger than a machine have "
+        "one each, from this on (default: MASTER_PORT, unless torchrun has set it, or 29501)",
     ),
     CLUSTER_KEY,
     Setting(

@@ -128,6 +128,8 @@ class RanksExecutor(abc.ABC):
         self._unencoded: deque[Mapping[bytes, str]] = deque()
         self._step = 0
         self._settled = 0.0
+        self.progress: ReportProgress
+        """What ``start`` was given, for what ``launch`` waits for."""
 
     @abc.abstractmethod
     def launch(self, config: EngineConfig) -> Iterator[RankLink]:
@@ -138,7 +140,7 @@ class RanksExecutor(abc.ABC):
 
         The workers die with the calling thread, so it must live as long as the executor.
         """
-        self.depth = config.in_flight
+        self.depth, self.progress = config.in_flight, progress
         self._limit, self._load_limit = config.step_timeout, config.load_timeout
         with self._one_fate():
             self._ranks.extend(self.launch(config))

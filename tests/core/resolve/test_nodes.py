@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lsv import LLM
+from lsv import LLM, AsyncLLMEngine
 from lsv.config import Nodes, Topology
 from lsv.errors import ConfigError
 from lsv.llm import read_arguments
@@ -86,6 +86,9 @@ def test_a_secret_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         nodes(**TWO, node_rank=0, master_addr="head")
 
 
-def test_an_engine_in_this_process_is_the_first_machine() -> None:
+def test_an_engine_of_a_program_is_the_first_machine() -> None:
+    second = {**TWO, "node_rank": 1, "master_addr": "head"}
     with pytest.raises(ConfigError, match="LLM is node 0"):
-        LLM("lsv-demo", **TWO, node_rank=1, master_addr="head")
+        LLM("lsv-demo", **second)
+    with pytest.raises(ConfigError, match="AsyncLLMEngine is node 0"):
+        AsyncLLMEngine(*read_arguments({"model": "lsv-demo", **second}))

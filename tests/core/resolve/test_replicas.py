@@ -8,9 +8,10 @@ import pytest
 from msgspec import structs
 
 from lsv import LLM
-from lsv.config import ReplicaNodes
+from lsv.config import EngineConfig, ReplicaNodes
 from lsv.errors import ConfigError
 from lsv.llm import read_arguments
+from lsv.processes.nodes.newcomer import differences
 from lsv.resolve import resolve
 from lsv.resolve.ranks.replicas import Placement, place_replicas
 from lsv.settings import Declared, Given, gather
@@ -99,6 +100,38 @@ def test_the_ranks_of_a_server_of_one_replica_may_be_on_several_machines() -> No
     assert (config.nodes.count, config.nodes.number) == (2, 1)
 
 
+SPREAD: dict[str, Any] = {
+    "data_parallel_size": 2, "tensor_parallel_size": 2, "pipeline_parallel_size": 2, "nnodes": 4,
+    "master_addr": "10.0.0.1",
+}  # fmt: skip
+
+
+def spread(**given: Any) -> EngineConfig:
+    settings, loaded = read_arguments({"model": "lsv-demo", **SPREAD, **given})
+    return resolve(settings, loaded)
+
+
+@pytest.mark.row("F-281", "F-569", "F-571")
+def test_the_ranks_of_replicas_may_be_on_several_machines() -> None:
+    """Counted replica by replica; all engines are on node 0, and each has a port of its own."""
+    found = [spread(node_rank=number) for number in range(4)]
+    assert [(one.executor, one.replica_nodes, one.devices) for one in found] == [("nodes", None, 2)] * 4
+    assert [one.topology.replica for one in found] == [0, 0, 1, 1]
+    assert {one.fingerprint() for one in found[0].replicas()} == {found[0].fingerprint()}
+    assert differences(found[0], found[3]) == []
+    for replica, config in enumerate(found[0].replicas()):
+        nodes, topology = config.nodes, config.topology
+        assert nodes is not None
+        assert nodes.of_replica(topology) == range(2 * replica, 2 * replica + 2)
+        assert [nodes.ranks(topology, number) for number in nodes.of_replica(topology)] == [range(2), range(2, 4)]
+        assert nodes.port_of(topology) == 29501 + replica
+    assert spread(node_rank=2, data_parallel_start_rank=1, data_parallel_size_local=1).topology == found[2].topology
+    assert spread(node_rank=0, nnodes=8).devices == 1
+    own = spread(node_rank=0, data_parallel_address="10.0.0.9").nodes
+    assert own is not None
+    assert own.address == "10.0.0.9", "which goes before --master-addr with replicas"
+
+
 @pytest.mark.parametrize(
     ("replica", "place", "way", "shares"),
     [
@@ -158,12 +191,21 @@ def test_their_metrics_have_the_number_among_all() -> None:
         ({**TWO, "node_rank": 0, "cluster_key": "short"}, "has 5 characters"),
         ({**TWO, "node_rank": 1, "data_parallel_size_local": 3}, "=3: node_rank=1 of nnodes=2 makes that 2"),
         ({**TWO, "node_rank": 1, "data_parallel_start_rank": 1}, "=1: node_rank=1 of nnodes=2 makes that 2"),
-        ({**TWO, "node_rank": 0, "nnodes": 3}, "nnodes=3 must divide data_parallel_size=4"),
+        ({**TWO, "node_rank": 0, "nnodes": 3}, "nnodes=3 and data_parallel_size=4: one must divide the other"),
         (
-            {**TWO, "node_rank": 0, "nnodes": 8, "tensor_parallel_size": 2},
-            "each replica would have its 2 ranks on 2 machines. Ray finds .* --nnodes 2 and a --data-parallel-rank",
+            {**TWO, "node_rank": 0, "nnodes": 8},
+            r"each replica would have 2 machines, which must divide its 1 ranks \(tensor_parallel_size=1 x pipeline_",
         ),
-        ({**TWO, "node_rank": 0, "nnodes": 8}, "nnodes=8 must divide data_parallel_size=4"),
+        ({**SPREAD, "node_rank": 2, "data_parallel_start_rank": 2}, "=2: node_rank=2 of nnodes=4 makes that 1"),
+        ({**SPREAD, "node_rank": 2, "data_parallel_size_local": 2}, "=2: node_rank=2 of nnodes=4 makes that 1"),
+        (
+            {**SPREAD, "node_rank": 0, "data_parallel_hybrid_lb": True},
+            "Start a server for each, with --nnodes 2 and a --data-parallel-rank",
+        ),
+        (
+            {**SPREAD, "node_rank": 0, "data_parallel_external_lb": True},
+            "external_lb with nnodes=4: each replica is on",
+        ),
         ({**TWO, "node_rank": 1, "data_parallel_external_lb": True}, "external_lb with 2 replicas on each machine"),
         ({**TWO, "node_rank": 1, "data_parallel_hybrid_lb": True, "headless": True}, "every server serves"),
     ],
@@ -171,6 +213,20 @@ def test_their_metrics_have_the_number_among_all() -> None:
 def test_what_does_not_go_together_is_refused_by_name(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         place(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"master_port": 65535}, "master_port=65535 is the first of 2 ports, .*: 65534 at most"),
+        ({"data_parallel_address": "0.0.0.0"}, "give the one address that others reach it by"),
+        ({"executor": "ray"}, "executor ray knows nothing of --nnodes"),
+        ({"cluster_key": "short"}, "has 5 characters"),
+    ],
+)
+def test_what_machines_of_larger_replicas_can_not_be_is_refused_by_name(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        spread(node_rank=0, **given)
 
 
 def test_a_secret_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,17 @@
-"""Ranks on two machines, each of which is a process here: they answer as one, and say what keeps them apart."""
+"""Ranks on two machines, each of which is a process here: they answer as one, and say what keeps them apart. And two
+replicas of two machines each.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
@@ -17,9 +20,18 @@ from typing import Any
 import pytest
 
 from lsv import LLM, SamplingParams
+from lsv.engine.connect import open_client
+from lsv.engine.replicas.renewal import Renewal
+from lsv.engine.replicas.replica_set import ReplicaSet
+from lsv.engine.replicas.supervisors import Supervisors
+from lsv.engine.socket_client import SocketClient
+from lsv.engine.supervision.supervisor import RestartPolicy
 from lsv.errors import ConfigError, EngineDied, LsvError, StartError
+from lsv.llm import read_arguments
 from lsv.processes.nodes.door import Door, listen
 from lsv.processes.nodes.handshake import JOINING, OtherKey, OtherProtocol, admit, introduce
+from lsv.resolve import resolve
+from lsv.testing.fakes.requests import make_spec
 from lsv.testing.tiny import tiny
 from lsv.worker.nodes import member
 
@@ -31,7 +43,8 @@ PLAIN: dict[str, Any] = {"dtype": "float32", "max_model_len": 128, "max_num_seqs
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(tiny("llama", tmp_path_factory.mktemp("nodes") / "llama", tokenizer=True))
+    folder = tmp_path_factory.mktemp("nodes") / "llama"
+    return str(tiny("llama", folder, tokenizer=True, max_position_embeddings=4096))
 
 
 @pytest.fixture(autouse=True)
@@ -135,6 +148,94 @@ def test_a_machine_of_another_key_is_turned_away_and_told(checkpoint: str, port:
         said = other.communicate(timeout=20)[0]
     assert other.returncode == 2, said
     assert "has another LSV_CLUSTER_KEY" in said
+
+
+REPLICAS: dict[str, Any] = {
+    "data_parallel_size": 2, "tensor_parallel_size": 2, "nnodes": 4, "max_model_len": 4096, "cpu_threads": 1,
+}  # fmt: skip
+
+
+@pytest.fixture
+def ports() -> int:
+    """The first of two in a row."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as free, socket.socket() as next_to_it:
+            first = int(free.getsockname()[1])
+            if first < 65535 and next_to_it.connect_ex(("127.0.0.1", first + 1)) != 0:
+                return first
+
+
+@asynccontextmanager
+async def serve(checkpoint: str, given: dict[str, Any]) -> AsyncIterator[tuple[ReplicaSet, Supervisors]]:
+    """Node 0 of several replicas."""
+    settings, loaded = read_arguments({"model": checkpoint, **given, "node_rank": 0})
+    config = resolve(settings, loaded)
+    supervisors = Supervisors(config.replicas(), restarts=lambda: RestartPolicy(3, 600.0))
+    supervisors.start()
+    try:
+        client = open_client(config, supervisors.addresses, settings, loaded, serves=False)
+        assert isinstance(client, ReplicaSet)
+        await client.start()
+        try:
+            yield client, supervisors
+        finally:
+            await client.close()
+    finally:
+        await asyncio.to_thread(supervisors.stop)
+
+
+async def ask(client: SocketClient, ids: Sequence[int], tokens: int = 12) -> tuple[int, ...]:
+    request = make_spec(ids, SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True))
+    return tuple([token for chunk in [chunk async for chunk in client.generate(request)] for token in chunk.ids])
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < ends, "it never came true"
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.row("F-281", "F-569", "F-571")
+@pytest.mark.xdist_group("replica_nodes")
+async def test_a_machine_that_is_lost_ends_only_the_replica_that_it_has_ranks_of(
+    checkpoint: str, ports: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    prompts = [prompt["prompt_token_ids"] for prompt in PROMPTS]
+    with LLM(checkpoint, skip_tokenizer_init=True, **{**PLAIN, "max_model_len": 4096}) as llm:
+        expected = answers(llm)
+    given = options(ports, **REPLICAS)
+    with node(checkpoint, 1, **given) as second, node(checkpoint, 2, **given) as third:
+        async with serve(checkpoint, given) as (client, supervisors):
+            near, far = client.replicas
+            await until(lambda: far.status.stage == "waiting for node 3")
+            with node(checkpoint, 3, **given) as lost:
+                await client.ready()
+                for one in (near, far):
+                    assert [await ask(one, ids) for ids in prompts] == expected
+                Renewal(client.replicas, supervisors, drain=1.0).begin()
+                assert "not replaced: their machines end with the engines" in caplog.text
+                goes_on, breaks_off = (
+                    asyncio.create_task(ask(near, prompts[0], 100)), asyncio.create_task(ask(far, prompts[0], 4000))
+                )  # fmt: skip
+                await until(lambda: near.stats.running == far.stats.running == 1)
+                lost.kill()
+                with pytest.raises(EngineDied, match=r"the worker of rank 1 on node 3 \(127\.0\.0\.1\) is gone"):
+                    await breaks_off
+            assert (await goes_on)[:12] == expected[0]
+            await until(lambda: far.status.stage == "waiting for node 3")
+            assert client.status.state == "ready"
+            assert client.status.error == "replica 1: the worker of rank 1 on node 3 (127.0.0.1) is gone"
+            with node(checkpoint, 3, **given) as again:
+                await until(lambda: far.status.state == "ready")
+                assert client.status.error is None
+                assert [await ask(far, ids) for ids in prompts] == expected
+                await client.close()
+                await asyncio.to_thread(supervisors.stop)
+                for machine in (second, third, again):
+                    said = (await asyncio.to_thread(machine.communicate, timeout=20))[0]
+                    assert machine.returncode == 0, said
+                    assert "node 0 has ended" in said
 
 
 @pytest.mark.parametrize("keys", [(b"one", b"one"), (b"one", b"other")])

@@ -27,9 +27,15 @@ class Renewal:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Returns at once; nothing happens where it is under way, nor where no replica can do without the others."""
-        if self._each[0][0].config.topology.shares_experts:
+        """Returns at once; nothing happens where it is under way, nor where no replica can do without the others or
+        without machines that end with its engine.
+        """
+        config = self._each[0][0].config
+        if config.topology.shares_experts:
             log.warning("the replicas are not replaced: they share experts, so none answers without the others")
+            return
+        if config.nodes is not None:
+            log.warning("the replicas are not replaced: their machines end with the engines")
             return
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self.run())

@@ -1,4 +1,4 @@
-"""The machines of --nnodes: which one this is, where the first is, and those that an engine's ranks are spread over.
+"""The machines of --nnodes: which one this is, where the first is, and those that engines' ranks are spread over.
 Imports no torch.
 """
 
@@ -10,6 +10,7 @@ from lsv.settings import Settings
 from lsv.settings.launchers import given_or_launched
 
 _PORT = 29501
+_LAST_PORT = 65535
 _SHORTEST_KEY = 16
 _EVERYWHERE = frozenset({"", "*", "0.0.0.0", "::"})
 
@@ -33,21 +34,34 @@ def choose_nodes(settings: Settings, topology: Topology) -> Nodes | None:
     number = find_number(settings)
     if headless and number == 0:
         raise ConfigError("headless: node 0 serves; leave it out there", param="headless")
-    if topology.ranks % count:
+    if topology.data == 1 and topology.ranks % count:
         raise ConfigError(
             f"nnodes={count} must divide the {topology.ranks} ranks of tensor_parallel_size={topology.tensor} and "
             f"pipeline_parallel_size={topology.pipeline}: every machine has as many",
             param="nnodes",
         )
     check_key(settings["cluster_key"], "several machines")
-    port = given_or_launched(settings, "master_port")
     return Nodes(
         count=count,
         number=number,
-        address=find_address(settings),
-        port=_PORT if port is None else port.value,
+        address=find_address(settings, settings["data_parallel_address"] if topology.data > 1 else None),
+        port=_find_port(settings, topology.data),
         patience=settings["node_timeout"],
     )
+
+
+def _find_port(settings: Settings, engines: int) -> int:
+    """The first of as many as there are engines. Raises ``ConfigError`` where there are not as many behind it."""
+    found = given_or_launched(settings, "master_port")
+    if found is None:
+        return _PORT
+    if found.value + engines - 1 > _LAST_PORT:
+        raise ConfigError(
+            f"{found.source}: master_port={found.value} is the first of {engines} ports, one for the machines of each "
+            f"of data_parallel_size={engines}: {_LAST_PORT + 1 - engines} at most",
+            param="master_port",
+        )
+    return int(found.value)
 
 
 def find_number(settings: Settings) -> int:
@@ -67,8 +81,13 @@ def find_number(settings: Settings) -> int:
     return int(found.value)
 
 
-def find_address(settings: Settings) -> str:
-    """That of node 0. Raises ``ConfigError`` where nobody says it."""
+def find_address(settings: Settings, said: str | None = None) -> str:
+    """That of node 0, ``said`` by an option of replicas or else by those of machines. Raises ``ConfigError`` where
+    nobody says it.
+    """
+    if said is not None:
+        check_address("data_parallel_address", said)
+        return said
     found = given_or_launched(settings, "master_addr")
     if found is None:
         raise ConfigError(

@@ -33,8 +33,8 @@ def place_replicas(settings: Settings) -> Placement:
     """
     if settings["data_parallel_backend"] != "mp" and settings["data_parallel_size"] > 1:
         return _place_by(settings["data_parallel_backend"], settings)
-    if divides_nodes(settings):
-        return _place_by_node(settings)
+    if _counts_all_nodes(settings):
+        return _place_whole(settings) if has_whole_replicas(settings) else _place_spread(settings)
     if settings["data_parallel_rank"] is not None or settings["data_parallel_external_lb"]:
         return _place_one(settings)
     headless = "headless" in settings and settings["headless"]
@@ -82,25 +82,23 @@ def _place_by(backend: str, settings: Settings) -> Placement:
     return Placement(settings["data_parallel_size"], (0, 0), nodes=nodes)
 
 
-def divides_nodes(settings: Settings) -> bool:
-    """Whether --nnodes counts the machines of all replicas, each of which has its ranks on one of them; otherwise those
-    that the ranks of a single one are spread over.
+def has_whole_replicas(settings: Settings) -> bool:
+    """Whether each machine of --nnodes has all ranks of one replica or more; otherwise ranks are spread over them, if
+    there are several.
     """
+    return _counts_all_nodes(settings) and settings["data_parallel_size"] % settings["nnodes"] == 0
+
+
+def _counts_all_nodes(settings: Settings) -> bool:
+    """Whether --nnodes counts the machines of several replicas; otherwise those of a single one."""
     several = settings["nnodes"] > 1 and settings["data_parallel_size"] > 1
     return several and settings["data_parallel_rank"] is None
 
 
-def _place_by_node(settings: Settings) -> Placement:
+def _place_whole(settings: Settings) -> Placement:
     """Every machine of --nnodes has as many replicas, by their numbers, as with vLLM."""
-    number, each = find_number(settings), _share(settings)
-    for name, found in (("size_local", each), ("start_rank", number * each)):
-        given = settings[f"data_parallel_{name}"]
-        if given not in (None, found):
-            raise ConfigError(
-                f"data_parallel_{name}={given}: node_rank={number} of nnodes={settings['nnodes']} makes that {found}, "
-                "as every machine has as many replicas; leave it out, or --nnodes where they have not",
-                param=f"data_parallel_{name}",
-            )
+    number, each = find_number(settings), settings["data_parallel_size"] // settings["nnodes"]
+    _check_share(settings, number, first=number * each, local=each)
     if settings["data_parallel_external_lb"] or settings["data_parallel_hybrid_lb"]:
         _refuse_headless(settings, "nnodes with a load balancer before all machines")
         if settings["data_parallel_external_lb"] and each > 1:
@@ -116,24 +114,51 @@ def _place_by_node(settings: Settings) -> Placement:
     return Placement(settings["data_parallel_size"], (number * each, each), nodes=nodes)
 
 
-def _share(settings: Settings) -> int:
-    """How many replicas each machine has."""
+def _place_spread(settings: Settings) -> Placement:
+    """Every replica has its ranks on as many machines of --nnodes, and its engine on node 0."""
+    number, size = find_number(settings), _divide_nodes(settings)
+    _check_share(settings, number, first=number // size, local=1)
+    for name in ("data_parallel_external_lb", "data_parallel_hybrid_lb"):
+        if settings[name]:
+            raise ConfigError(
+                f"{name} with nnodes={settings['nnodes']}: each replica is on {size} machines, none of which serves it "
+                f"alone. Start a server for each, with --nnodes {size} and a --data-parallel-rank",
+                param=name,
+            )
+    return Placement(settings["data_parallel_size"])
+
+
+def _divide_nodes(settings: Settings) -> int:
+    """How many machines each replica has. Raises ``ConfigError`` where they have not all as many ranks."""
     count, nodes = settings["data_parallel_size"], settings["nnodes"]
-    ranks = settings["tensor_parallel_size"] * settings["pipeline_parallel_size"]
-    if count % nodes == 0:
-        return int(count // nodes)
-    if nodes % count == 0 and ranks % (nodes // count) == 0:
+    tensor, stages = settings["tensor_parallel_size"], settings["pipeline_parallel_size"]
+    if nodes % count:
         raise ConfigError(
-            f"nnodes={nodes} with data_parallel_size={count}: each replica would have its {ranks} ranks on "
-            f"{nodes // count} machines. Ray finds machines for such replicas: --distributed-executor-backend ray, "
-            f"without --nnodes. Or start a server for each, with --nnodes {nodes // count} and a --data-parallel-rank",
+            f"nnodes={nodes} and data_parallel_size={count}: one must divide the other, as every machine has as many "
+            "replicas, whole ones, or every replica as many machines; where they have not, say by "
+            "--data-parallel-size-local how many there are, without --nnodes",
             param="nnodes",
         )
-    raise ConfigError(
-        f"nnodes={nodes} must divide data_parallel_size={count}: every machine has as many replicas, whole ones; where "
-        "they have not, say by --data-parallel-size-local how many there are, without --nnodes",
-        param="nnodes",
-    )
+    if tensor * stages % (nodes // count):
+        raise ConfigError(
+            f"nnodes={nodes} with data_parallel_size={count}: each replica would have {nodes // count} machines, which "
+            f"must divide its {tensor * stages} ranks (tensor_parallel_size={tensor} x "
+            f"pipeline_parallel_size={stages}): every machine has as many",
+            param="nnodes",
+        )
+    return int(nodes // count)
+
+
+def _check_share(settings: Settings, number: int, *, first: int, local: int) -> None:
+    """Raises ``ConfigError`` where something else is said of the replicas of a machine."""
+    for name, found in (("size_local", local), ("start_rank", first)):
+        given = settings[f"data_parallel_{name}"]
+        if given not in (None, found):
+            raise ConfigError(
+                f"data_parallel_{name}={given}: node_rank={number} of nnodes={settings['nnodes']} makes that {found}; "
+                "leave it out, or --nnodes where machines have not all as many",
+                param=f"data_parallel_{name}",
+            )
 
 
 def _place_one(settings: Settings) -> Placement:
@@ -213,9 +238,7 @@ def _find_node_0(settings: Settings, *, headless: bool, each: int = 0) -> Replic
             "machine that serves, where the others join it",
             param="data_parallel_address",
         )
-    if address is None:
-        address = find_address(settings)
-    check_address("data_parallel_address", address)
+    address = find_address(settings, address)
     check_key(settings["cluster_key"], "several machines")
     return ReplicaNodes(
         headless=headless,

@@ -12,7 +12,7 @@ from lsv.offers import ExecutorOffer, KernelOffer, PlacerOffer
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.experts.options import choose_experts
 from lsv.resolve.ranks.nodes import choose_nodes
-from lsv.resolve.ranks.replicas import Placement, divides_nodes, place_replicas
+from lsv.resolve.ranks.replicas import Placement, has_whole_replicas, place_replicas
 from lsv.settings import Settings
 
 
@@ -26,7 +26,9 @@ def choose_ranks(settings: Settings, platform: str, catalog: Catalog, choices: C
         why = f"platform {platform} has kernels for experts that are cut and none for whole ones: answers are the same"
         choices.note("enable_expert_parallel", False, _with_replicas(why, topology))
         topology = msgspec.structs.replace(topology, expert=1)
-    nodes = None if divides_nodes(settings) else choose_nodes(settings, topology)
+    nodes = None if has_whole_replicas(settings) else choose_nodes(settings, topology)
+    if nodes is not None:
+        topology = topology.of_replica(nodes.replica(topology))
     executor = choose_executor(settings["executor"], topology, catalog, spread=nodes is not None)
     experts = choose_experts(settings, topology, choices)
     return {

@@ -1,4 +1,4 @@
-"""The executor whose ranks are on several machines, which were started with it."""
+"""The executor whose ranks are on several machines, which were started with its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ log = logging.getLogger(__name__)
 
 
 class NodesExecutor(RanksExecutor):
-    """The engine's machine has the first ranks, as processes; others join, start theirs and are told of its end."""
+    """Node 0 has the first ranks of the first replica, as processes; others join, start theirs and are told of the end
+    of their engine.
+    """
 
     def __init__(self, catalog: Catalog) -> None:
         super().__init__(catalog)
@@ -34,7 +36,7 @@ class NodesExecutor(RanksExecutor):
         """Raises ``StartError`` for machines that do not come, and for those that do not fit."""
         nodes = config.nodes
         assert nodes is not None, "the executor nodes is chosen for several machines"
-        gathering = Gathering(config, nodes, read_cluster_key())
+        gathering = Gathering(config, nodes, read_cluster_key(), self.progress)
         self._members = gathering.members
         try:
             gathering.await_members()
@@ -44,11 +46,11 @@ class NodesExecutor(RanksExecutor):
             gathering.close()
         self._folder = PrivateFolder()
         self._store, address = serve_store(host)
-        for number in range(nodes.count):
+        for number in nodes.of_replica(config.topology):
             ranks = nodes.ranks(config.topology, number)
             for rank in ranks:
                 place = (rank - ranks.start, len(ranks))
-                if number == 0:
+                if number == nodes.number:
                     yield Rank(Start(config, rank, address, place, str(self._folder.path / "rendezvous")))
                 else:
                     member = self._members[number]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from lsv.config import EngineConfig, Nodes
+from lsv.engine.executor import ReportProgress
 from lsv.errors import ConfigError, EngineDied, LsvError, StartError
 from lsv.processes.nodes.door import Door, Guest, listen
 from lsv.processes.nodes.handshake import JOINING
@@ -46,13 +47,16 @@ class Member(Peer[Answer, Join]):
 
 
 class Gathering:
-    """Collects the machines, then the connections of their ranks. ``close`` shuts the door.
+    """Collects the machines of a replica, then the connections of their ranks. ``close`` shuts the door.
 
     Raises ``ConfigError`` where the first machine has no such address or its port is taken.
     """
 
-    def __init__(self, config: EngineConfig, nodes: Nodes, key: bytes) -> None:
-        self._config, self._nodes = config, nodes
+    def __init__(self, config: EngineConfig, nodes: Nodes, key: bytes, progress: ReportProgress) -> None:
+        """``progress`` is told every moment whom the engine waits for."""
+        self._config, self._nodes, self._progress = config, nodes, progress
+        self._others = [number for number in nodes.of_replica(config.topology) if number != nodes.number]
+        self._port = nodes.port_of(config.topology)
         self._likeness = Likeness(config)
         self.members: dict[int, Member] = {}
         self._ranks: dict[int, socket.socket] = {}
@@ -61,10 +65,10 @@ class Gathering:
         self._patience, self._limit = min(limits)
         self._deadline = time.monotonic() + self._patience
         try:
-            self._door = Door(listen(nodes.address, nodes.port), key)
+            self._door = Door(listen(nodes.address, self._port), key)
         except OSError as cause:
             raise ConfigError(
-                f"master_addr={nodes.address}, master_port={nodes.port}: the other nodes can't join here: {cause}; "
+                f"master_addr={nodes.address}, master_port={self._port}: the other nodes can't join here: {cause}; "
                 "the address must be one of this machine's, and the port free",
                 param="master_addr",
             ) from cause
@@ -76,12 +80,11 @@ class Gathering:
 
     def await_members(self) -> None:
         """Wait for every machine; raises ``ConfigError`` for one that does not fit, ``StartError`` when it is late."""
-        others = range(1, self._nodes.count)
         log.info(
-            "waiting for %s of %d at %s:%d", _list_nodes(others), self._nodes.count, self._nodes.address,
-            self._nodes.port,
+            "waiting for %s of %d at %s:%d", _list_nodes(self._others), self._nodes.count, self._nodes.address,
+            self._port,
         )  # fmt: skip
-        self._admit_until(lambda: [number for number in others if number not in self.members])
+        self._admit_until(lambda: [number for number in self._others if number not in self.members])
 
     def await_ranks(self) -> dict[int, socket.socket]:
         """Have the machines start their ranks, and wait for these; by rank, their connections."""
@@ -93,6 +96,7 @@ class Gathering:
                 raise _gone(number, member) from None
             log.info("rank %s%s", " and ".join(map(str, ranks)), member)
         self._admit_until(lambda: [number for number in self.members if self._lacks(number)])
+        self._progress("starting", 0, 0)
         return self._ranks
 
     def close(self) -> None:
@@ -105,6 +109,8 @@ class Gathering:
         while numbers := missing():
             if time.monotonic() > self._deadline:
                 raise self._late(numbers)
+            there = len(self._others) - len(numbers)
+            self._progress(f"waiting for {_list_nodes(numbers)}", there, len(self._others))
             self._check_members()
             guest = self._door.wait()
             if guest is not None:
@@ -116,7 +122,7 @@ class Gathering:
         return StartError(
             f"no word from {_list_nodes(numbers)} of {self._nodes.count} after {self._patience:g} s "
             f"({self._limit}): start there the same command with --node-rank {numbers[0]}, and see that it reaches "
-            f"{self._nodes.address}:{self._nodes.port}{local}{strangers}"
+            f"{self._nodes.address}:{self._port}{local}{strangers}"
         )
 
     def _check_members(self) -> None:
@@ -172,9 +178,10 @@ class Gathering:
         """Raises ``ConfigError`` with what has to be equal and is not."""
         joined, nodes = member.joined, self._nodes
         member.config = self._likeness.read(joined)
-        if joined.count != nodes.count or not 0 < joined.number < nodes.count:
+        if joined.count != nodes.count or joined.number not in self._others:
             raise ConfigError(
-                f"it is number {joined.number} of {joined.count} machines there, and there are {nodes.count} here"
+                f"it is number {joined.number} of {joined.count} machines there, and {_list_nodes(self._others)} of "
+                f"{nodes.count} is waited for here"
             )
 
 
@@ -182,7 +189,7 @@ def _gone(number: int, member: Member) -> EngineDied:
     return EngineDied(f"node {number} ({member.address}) is gone before the model was loaded")
 
 
-def _list_nodes(numbers: range | list[int]) -> str:
+def _list_nodes(numbers: list[int]) -> str:
     return f"node {', '.join(map(str, numbers))}"
 
 

@@ -1,4 +1,4 @@
-"""A machine other than the first: it joins the engine there, starts its ranks, and ends with it."""
+"""A machine other than the first: it joins the engine of its ranks there, starts these, and ends with it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def serve_node(config: EngineConfig, catalog: Catalog, delay: Delay) -> None:
 
 def _serve_once(config: EngineConfig, nodes: Nodes) -> None:
     key, workers = read_cluster_key(), list[Process]()
-    way = Way(nodes.address, nodes.port, nodes.patience, "--master-addr and --master-port")
+    port = nodes.port_of(config.topology)
+    way = Way(nodes.address, port, nodes.patience, "--master-addr and --master-port")
     engine: Peer[Join, Answer] = Peer(reach(way, key, JOINING), Answer)
     with PrivateFolder() as folder:
         try:
