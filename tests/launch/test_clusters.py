@@ -282,6 +282,42 @@ def test_the_job_of_slurm_with_replicas_starts(start: Start, job: Job) -> None:
     assert start(line(whole[0][2:], key), platform="cuda").config.topology.data == 2, "2 x 8 cards by TP 8"
 
 
+@pytest.mark.row("F-569", "F-571", "F-599")
+@pytest.mark.parametrize(
+    ("script", "variables"),
+    [(REPLICAS, {"SLURM_GPUS_ON_NODE": "8", "TP": "8", "PP": "2"}), (SLURM, {"SLURM_GPUS_ON_NODE": "8", "DP": "2"})],
+)
+def test_the_job_of_slurm_with_replicas_of_several_nodes_starts(
+    start: Start, job: Job, script: Path, variables: dict[str, str]
+) -> None:
+    servers = job("org/x", script=script, SLURM_JOB_NUM_NODES="4", **variables)
+    key = {"LSV_CLUSTER_KEY": "a secret of four machines"}
+    found = [start(line(server[2:], key), platform="cuda").config for server in servers]
+    first = found[0].topology
+    assert (first.data, first.tensor, first.pipeline) == (2, 8, 2)
+    assert [(one.executor, one.nodes.number, one.topology.replica) for one in found] == [
+        ("nodes", 0, 0), ("nodes", 1, 0), ("nodes", 2, 1), ("nodes", 3, 1),
+    ]  # fmt: skip
+    assert {(one.nodes.count, one.nodes.address, one.devices) for one in found} == {(4, "n7", 8)}
+
+
+@pytest.mark.parametrize(
+    ("script", "variables", "said"),
+    [
+        (REPLICAS, {"TP": "6"}, "TP x PP = 6 cards of a replica must be those of whole nodes"),
+        (REPLICAS, {"TP": "4", "PP": "3"}, "and divide the 8 of the job"),
+        (SLURM, {"DP": "3"}, "DP=3 replicas must have as many nodes each"),
+    ],
+)
+def test_nodes_that_can_not_be_divided_are_refused(
+    job: Job, script: Path, variables: dict[str, str], said: str
+) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        job("org/x", script=script, **variables)
+    assert caught.value.returncode == 2
+    assert said in caught.value.stderr.decode()
+
+
 @pytest.mark.row("F-923", "F-585", "F-588", "F-589")
 @pytest.mark.usefixtures("ray")
 def test_the_containers_of_swarm_start(start: Start, commands: Commands) -> None:
