@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 import selectors
 import signal
 import socket
@@ -38,6 +39,8 @@ from lsv.worker.channel import (
 )
 
 _STOP_SECONDS = 5.0
+_IDLE_SECONDS = 0.5
+"""After which an engine whose ranks say nothing while they load sees to its own clients, and whether it is to end."""
 _LAST_SECONDS = 1.0
 """What a worker gets to end by itself once it has closed its channel."""
 _BESIDE_SECONDS = 0.5
@@ -234,16 +237,21 @@ class RanksExecutor(abc.ABC):
     def _await_started(self, progress: ReportProgress, limit: float) -> Fit:
         """Wait for all ranks, each of which may be silent for ``limit`` seconds."""
         fits: dict[int, Fit] = {}
+        stage = "starting", 0, 0
 
         def deadline() -> float:
             return limit + min(rank.heard for rank in self._ranks if rank.rank not in fits)
 
+        def idle() -> None:
+            progress(*stage)
+
         try:
-            for rank, report in self._reports(deadline):
+            for rank, report in self._reports(deadline, idle):
                 if isinstance(report, Started):
                     fits[rank] = report.fit
                 elif isinstance(report, Loading) and rank == 0:
-                    progress(report.stage, report.done, report.total)
+                    stage = report.stage, report.done, report.total
+                    progress(*stage)
                 if len(fits) == len(self._ranks):
                     break
         except TimeoutError:
@@ -254,17 +262,26 @@ class RanksExecutor(abc.ABC):
         cores = frozenset[int]().union(*(fit.cores for fit in fits.values()))
         return msgspec.structs.replace(fits[len(fits) - 1], cores=cores, encoder_parts=fits[0].encoder_parts)
 
-    def _reports(self, deadline: Callable[[], float]) -> Iterator[tuple[int, Report]]:
-        """What the ranks report, as it comes; raises ``TimeoutError`` when there is nothing by ``deadline``."""
+    def _reports(
+        self, deadline: Callable[[], float], idle: Callable[[], None] | None = None
+    ) -> Iterator[tuple[int, Report]]:
+        """What the ranks report, as it comes; ``idle`` is called whenever nothing has come for a moment.
+
+        Raises ``TimeoutError`` when there is nothing by ``deadline``.
+        """
+        longest = math.inf if idle is None else _IDLE_SECONDS
         with selectors.DefaultSelector() as selector:
             for rank in self._ranks:
                 selector.register(rank, selectors.EVENT_READ, rank)
             while True:
                 heard: list[RankLink] = [rank for rank in self._ranks if rank.channel.pending]
                 if not heard:
-                    heard = [key.data for key, _ in selector.select(max(0.0, deadline() - time.monotonic()))]
+                    left = max(0.0, deadline() - time.monotonic())
+                    heard = [key.data for key, _ in selector.select(min(left, longest))]
                 if not heard:
-                    raise TimeoutError
+                    if idle is None or left <= longest:
+                        raise TimeoutError
+                    idle()
                 for rank in heard:
                     yield rank.rank, rank.receive()
 

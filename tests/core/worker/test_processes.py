@@ -19,7 +19,7 @@ from lsv.errors import ConfigError, EngineDied, LsvError
 from lsv.processes.wire import Failed, encode_frame
 from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Begin, Grown, Kind, Rows, StepPlan
-from lsv.worker.channel import Controlled, Run, Start
+from lsv.worker.channel import Controlled, Loading, Run, Start
 from lsv.worker.executor import InlineExecutor
 from lsv.worker.processes import ProcessesExecutor, Rank, RankLink
 
@@ -179,6 +179,25 @@ def test_a_rank_that_hangs_while_it_loads_is_named(
     monkeypatch.setattr("lsv.worker.processes.Rank", Stopped)
     with pytest.raises(EngineDied, match=r"no progress of rank .*1 for 6 s \(load_timeout\)"):
         executor.start(config_of(checkpoints("llama"), 2, load_timeout=6.0), lambda stage, done, total: None)
+
+
+def test_an_engine_hears_of_its_end_while_its_ranks_load_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks for that whenever it tells of progress."""
+    executor = ProcessesExecutor(plugins.load(("cpu", "models")).catalog)
+    here, there = socket.socketpair()
+    monkeypatch.setattr(executor, "launch", lambda config: iter([RankLink(0, here)]))
+    told: list[tuple[str, int, int]] = []
+
+    def stop(stage: str, done: int, total: int) -> None:
+        told.append((stage, done, total))
+        if len(told) == 3:
+            raise SystemExit
+
+    there.sendall(encode_frame(Loading("weights", 1, 2)))
+    with there, pytest.raises(SystemExit):
+        executor.start(config_of(Path("none"), 1, load_timeout=20.0), stop)
+    assert told == [("weights", 1, 2)] * 3
+    executor.stop()
 
 
 def test_what_a_rank_refuses_is_raised_here(checkpoints: Callable[..., Path]) -> None:
