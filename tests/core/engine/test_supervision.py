@@ -374,6 +374,31 @@ def test_what_keeps_the_first_one_from_starting_ends_it_all(monkeypatch: pytest.
     assert supervise(monkeypatch, died, wrong, died, limit=2) == (3, "died")
 
 
+def test_one_that_has_no_time_left_is_waited_for_once_it_is_killed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the last of several, where those before it have taken the time of all."""
+    runs, killed = threading.Event(), threading.Event()
+
+    class Busy(Run):
+        def watch(self) -> Exception:
+            runs.set()
+            assert killed.wait(SOON)
+            time.sleep(0.2)
+            return self._error
+
+        def kill(self) -> None:
+            killed.set()
+
+    monkeypatch.setattr(supervisor, "EngineProcess", lambda *_: Busy(EngineDied("killed")))
+    watched = Supervisor(engine_config())
+    watched.start()
+    assert runs.wait(SOON)
+    watched.stop(0.0)
+    assert not watched._thread.is_alive()
+    assert "failed" not in caplog.text
+
+
 def test_a_fault_of_the_supervisors_own_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> Run:
         raise RuntimeError("a bug")

@@ -111,7 +111,7 @@ class Supervisor:
             self._thread.join(seconds)
             if self._thread.is_alive() and self._process is not None:
                 self._process.kill()
-            self._thread.join(seconds)
+            self._thread.join(STOP_SECONDS)  # however few were left: it tells of the end, in the folder
         self._folder.remove()
 
     def _supervise(self) -> None:
