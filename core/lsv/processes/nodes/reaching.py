@@ -21,7 +21,7 @@ GREETING_SECONDS = 10.0
 """What the first machine gets for a connection, and for each side's word at its beginning."""
 _AGAIN_SECONDS = 0.5
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
-"""A machine that has vanished is missed after 25 s, or after a minute where something was on its way to it (ms)."""
+"""A machine that has vanished is missed after a minute: the last of these (ms) is what Linux goes by for probes too."""
 
 
 class Way(NamedTuple):
