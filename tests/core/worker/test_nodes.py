@@ -30,10 +30,15 @@ from lsv.errors import ConfigError, EngineDied, LsvError, StartError
 from lsv.llm import read_arguments
 from lsv.processes.nodes.door import Door, listen
 from lsv.processes.nodes.handshake import JOINING, OtherKey, OtherProtocol, admit, introduce
+from lsv.processes.nodes.newcomer import describe
+from lsv.processes.nodes.reaching import Way, reach
+from lsv.processes.peer import Peer
 from lsv.resolve import resolve
 from lsv.testing.fakes.requests import make_spec
 from lsv.testing.tiny import tiny
 from lsv.worker.nodes import member
+from lsv.worker.nodes.gathering import Gathering
+from lsv.worker.nodes.messages import Answer, Join
 
 KEY = "a secret of two machines"
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, detokenize=False)
@@ -236,6 +241,34 @@ async def test_a_machine_that_is_lost_ends_only_the_replica_that_it_has_ranks_of
                     said = (await asyncio.to_thread(machine.communicate, timeout=20))[0]
                     assert machine.returncode == 0, said
                     assert "node 0 has ended" in said
+
+
+def test_a_machine_that_does_not_fit_ends_no_replica(
+    checkpoint: str, ports: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is told, and waited for again."""
+    given = {"model": checkpoint, **options(ports, **REPLICAS)}
+    second = resolve(*read_arguments({**given, "node_rank": 0})).replicas()[1]
+    other = resolve(*read_arguments({**given, "node_rank": 3, "max_model_len": 64}))
+    assert second.nodes is not None
+    way = Way("127.0.0.1", second.nodes.port_of(second.topology), 10.0, "")
+    joined: list[Peer[Join, Answer]] = []
+
+    def progress(stage: str, done: int, total: int) -> None:
+        assert (stage, done, total) == ("waiting for node 2, 3", 0, 2)
+        if not joined:
+            joined.append(Peer(reach(way, KEY.encode(), JOINING), Answer))
+            joined[0].send(Join(**describe(other), number=3, count=4, nearby=""))
+        elif "was turned away: it does not fit: here and there max_model_len is 4096 and 64" in caplog.text:
+            with pytest.raises(ConfigError, match=r"node 3 \(127\.0\.0\.1\) and node 0 don't fit together"):
+                joined[0].receive(5.0)
+            raise SystemExit
+
+    gathering = Gathering(second, second.nodes, KEY.encode(), progress)
+    with pytest.raises(SystemExit):
+        gathering.await_members()
+    gathering.close()
+    joined[0].channel.close()
 
 
 @pytest.mark.parametrize("keys", [(b"one", b"one"), (b"one", b"other")])

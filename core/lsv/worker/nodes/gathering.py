@@ -79,7 +79,10 @@ class Gathering:
         return self._door.host
 
     def await_members(self) -> None:
-        """Wait for every machine; raises ``ConfigError`` for one that does not fit, ``StartError`` when it is late."""
+        """Wait for every machine. One that does not fit is turned away where there are other replicas.
+
+        Raises ``StartError`` when one is late, ``ConfigError`` for one that does not fit.
+        """
         log.info(
             "waiting for %s of %d at %s:%d", _list_nodes(self._others), self._nodes.count, self._nodes.address,
             self._port,
@@ -152,7 +155,7 @@ class Gathering:
             self._turned_away[address] = why
 
     def _join(self, member: Member) -> None:
-        """Raises ``ConfigError`` for a machine with which the engine could not run; it is told, too."""
+        """Raises ``ConfigError`` for a machine with which the only engine could not run; it is told, too."""
         try:
             member.joined = member.receive(_WORD_SECONDS)
         except (EOFError, OSError, ValueError, LsvError):
@@ -170,7 +173,10 @@ class Gathering:
         except ConfigError as problem:
             error = ConfigError(f"node {number} ({member.address}) and node 0 don't fit together: {problem.message}")
             member.dismiss(Failed(error.record()))
-            raise error from None
+            if self._config.topology.data == 1:
+                raise error from None
+            self._turn_away(member.address, f"does not fit: {problem.message}")  # others may be serving
+            return
         self.members[number] = member
         log.info("node %d is there (%s)", number, member.address)
 
