@@ -25,6 +25,8 @@ _log = logging.getLogger(__name__)
 _BATCH = 16 << 20
 """Bytes that pass through the device's own memory at a time."""
 _READERS = 4
+_WORD = torch.int32
+"""What pages are moved as: the time that takes goes by elements, and bytes are many. Every device knows it."""
 
 T = TypeVar("T", Save, Load)
 
@@ -151,17 +153,25 @@ class BlockMover:
     def _gather(self, memory: Sequence[Tensor], blocks: Sequence[int]) -> Tensor:
         """The pages of blocks, uint8 [blocks, page]."""
         index = self._index(blocks)
-        parts = [part.index_select(0, index) for part in memory]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        parts = [part.index_select(0, index) for part in _in_words(memory)]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)).view(torch.uint8)
 
     def _scatter(self, memory: Sequence[Tensor], blocks: Sequence[int], pages: Tensor) -> None:
-        index, first = self._index(blocks), 0
-        for part in memory:
+        index, first, parts = self._index(blocks), 0, _in_words(memory)
+        pages = pages.view(parts[0].dtype)
+        for part in parts:
             part.index_copy_(0, index, pages[:, first : first + part.shape[1]])
             first += part.shape[1]
 
     def _index(self, numbers: Sequence[int]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.int64).to(self._device.torch_device)
+
+
+def _in_words(memory: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The same memory in words, where all pages are made of whole ones."""
+    size = _WORD.itemsize
+    numbers = (number for part in memory for number in (*part.shape[1:], part.stride(0), part.storage_offset()))
+    return memory if any(number % size for number in numbers) else [part.view(_WORD) for part in memory]
 
 
 def _cells(saves: Sequence[Save]) -> Iterator[tuple[int, int | None]]:
