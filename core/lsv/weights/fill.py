@@ -17,7 +17,7 @@ from torch import nn
 
 from lsv.errors import CheckpointError
 from lsv.ops import Bindable, dtype_name
-from lsv.weights.checkpoint import CheckpointSource, TensorInfo
+from lsv.weights.checkpoint import CheckpointSource, TensorInfo, read_region
 from lsv.weights.finite import check_finite
 from lsv.weights.place import Piece, TensorSlot
 from lsv.weights.staging import Staging
@@ -171,15 +171,13 @@ class Chunk:
 
     @torch.inference_mode()
     def copy(self, source: CheckpointSource, into: torch.Tensor, copy: Copy) -> None:
-        """Read, check, slice, cast and place it; a single number fills its whole place.
+        """Read, check, cast and place it; a single number fills its whole place.
 
         Inference mode belongs to a thread, so each reader has to enter it.
         """
-        rows = source.read(self.name, self.first, self.last)
+        rows = read_region(source, self.name, (slice(self.first, self.last), *self.columns))
         place = (into.mT if self.transposed else into)[self.target]
         check_finite(self.name, rows, into.dtype)
-        if self.columns:
-            rows = rows[(slice(None), *self.columns)]
         copy(place, rows.reshape(place.shape if rows.numel() > 1 else ()))
 
 
@@ -193,6 +191,8 @@ def chunks_of(piece: Piece, info: TensorInfo) -> Iterator[Chunk]:
         yield Chunk(piece.name, piece.of, piece.of + 1, tuple(piece.source), (*stack, *piece.target))
         return
     rows, *columns = piece.source
+    if piece.source[1:] == tuple(slice(0, size) for size in piece.shape[1:]):
+        columns = []  # rows are whole
     shift = piece.target[0].start - rows.start
     step = max(1, _CHUNK_BYTES // max(1, info.dtype.itemsize * math.prod(info.shape[1:])))
     for first in range(rows.start, rows.stop, step):

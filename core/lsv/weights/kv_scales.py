@@ -17,7 +17,8 @@ import torch
 
 from lsv.attention import AttentionLayer
 from lsv.errors import CheckpointError, ConfigError
-from lsv.weights.checkpoint import CheckpointSource, TensorInfo
+from lsv.weights.checkpoint import CheckpointSource, TensorInfo, read_region
+from lsv.weights.regions import Region
 
 NAMES = r"(?:^|\.)layers\.(\d+)\.self_attn\.(?:attn\.|[kv]_proj\.)?([kv])_scale$"
 """``self_attn.k_scale`` (compressed-tensors), ``self_attn.attn.k_scale``, ``self_attn.k_proj.k_scale`` (ModelOpt); one
@@ -102,6 +103,9 @@ class WithFile:
     def read(self, name: str, first: int, last: int) -> torch.Tensor:
         scale = self._scales.get(name)
         return self._source.read(name, first, last) if scale is None else torch.tensor(scale)
+
+    def read_region(self, name: str, region: Region) -> torch.Tensor:
+        return read_region(self._source, name, region)  # scales have no axes
 
     def close(self) -> None:
         self._source.close()

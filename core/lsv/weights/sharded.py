@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from lsv.errors import CheckpointError, ConfigError
-from lsv.weights.checkpoint import SafetensorsSource, TensorInfo
+from lsv.weights.checkpoint import SafetensorsSource, TensorInfo, read_region
+from lsv.weights.regions import Region, span_of
 
 if TYPE_CHECKING:
     from lsv.weights.place import TensorSlot
@@ -105,17 +106,21 @@ class ShardedSource:
         return self._infos
 
     def read(self, name: str, first: int, last: int) -> torch.Tensor:
+        return self.read_region(name, (slice(first, last),))
+
+    def read_region(self, name: str, region: Region) -> torch.Tensor:
         joined = self._tensors[name]
-        if joined.axis == 1:
-            return torch.cat([self._ranks[one.rank].read(one.stored, first, last) for one in joined.segments], dim=1)
-        found, place = [], 0
+        shape, axis = joined.info.shape or (1,), joined.axis
+        before = [span_of(region, number, shape[number]) for number in range(axis)]
+        wanted, found, place = span_of(region, axis, shape[axis]), [], 0
         for one in joined.segments:
-            start, stop = max(first, place), min(last, place + one.count)
+            start, stop = max(wanted.start, place), min(wanted.stop, place + one.count)
             if start < stop:
                 shift = one.first - place
-                found.append(self._ranks[one.rank].read(one.stored, start + shift, stop + shift))
+                inside = (*before, slice(start + shift, stop + shift), *region[axis + 1 :])
+                found.append(read_region(self._ranks[one.rank], one.stored, inside))
             place += one.count
-        return found[0] if len(found) == 1 else torch.cat(found)
+        return found[0] if len(found) == 1 else torch.cat(found, dim=axis)
 
     def close(self) -> None:
         self._open.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import threading
 from collections import OrderedDict
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from lsv.errors import CheckpointError
-from lsv.weights.checkpoint import CheckpointSource, TensorInfo
+from lsv.weights.checkpoint import CheckpointSource, RegionSource, TensorInfo, read_region
+from lsv.weights.regions import Region
 
 _HELD = 4
 """Experts that are held in memory: one for each reader of files."""
@@ -46,6 +48,11 @@ class Stack:
         return tuple(part.contiguous() for part in torch.split(whole, sizes))
 
     @property
+    def ordered(self) -> bool:
+        """Whether a part's outputs are rows that follow one another, so that it is read like any other tensor."""
+        return not (self.transposed or self.interleaved)
+
+    @property
     def weights(self) -> tuple[int, ...]:
         """The shares of all parts."""
         return self.shares or (1,) * len(self.parts)
@@ -60,6 +67,16 @@ class _Place:
     first: int
     last: int
     part: int
+    begin: int
+    """The first of the part's outputs among the expert's."""
+
+    def region_of(self, region: Region) -> Region:
+        """Where a region of the part is in the tensor, whose stack is ordered."""
+        rows, *others = region
+        if self.stack.experts is None:
+            return slice(self.first, self.last), slice(self.begin + rows.start, self.begin + rows.stop), *others
+        first = self.first + self.begin
+        return slice(first + rows.start, first + rows.stop), *others
 
 
 class UnfoldedSource:
@@ -85,10 +102,16 @@ class UnfoldedSource:
         return self._infos
 
     def read(self, name: str, first: int, last: int) -> torch.Tensor:
+        return self.read_region(name, (slice(first, last),))
+
+    def read_region(self, name: str, region: Region) -> torch.Tensor:
         place = self._places.get(name)
         if place is None:
-            return self.source.read(name, first, last)
-        return self._parts(place)[place.part][first:last]
+            return read_region(self.source, name, region)
+        if place.stack.ordered and isinstance(self.source, RegionSource):
+            found = self.source.read_region(place.name, place.region_of(region))
+            return found[0] if place.stack.experts is None else found
+        return self._parts(place)[place.part][tuple(region)]
 
     def close(self) -> None:
         self._held.clear()
@@ -118,8 +141,10 @@ def _unfold(stack: Stack, name: str, shape: tuple[int, ...]) -> Iterator[tuple[s
         inner = inner[::-1]
     if not fits or len(inner) < 1 + stack.transposed or inner[0] % sum(stack.weights):
         raise CheckpointError(f"{name} has shape {list(shape)}, which is not that of experts stacked in one tensor")
+    counts = [share * inner[0] // sum(stack.weights) for share in stack.weights]
+    begins = list(itertools.accumulate(counts, initial=0))
     for expert in range(experts):
-        for number, (part, share) in enumerate(zip(stack.parts, stack.weights, strict=True)):
-            place = _Place(stack, name, expert * rows, (expert + 1) * rows, number)
+        for number, (part, count) in enumerate(zip(stack.parts, counts, strict=True)):
+            place = _Place(stack, name, expert * rows, (expert + 1) * rows, number, begins[number])
             own = part if stack.experts == 0 else f"{expert}.{part}"
-            yield own, place, (share * inner[0] // sum(stack.weights), *inner[1:])
+            yield own, place, (count, *inner[1:])

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from lsv.weights.checkpoint import CheckpointSource, TensorInfo
+from lsv.weights.checkpoint import CheckpointSource, TensorInfo, read_region
+from lsv.weights.regions import Region
 
 EMBED, HEAD = "embed_tokens.weight", "lm_head.weight"
 
@@ -29,6 +30,10 @@ class Shared:
         source, theirs = self._places[name]
         return source.read(theirs, first, last)
 
+    def read_region(self, name: str, region: Region) -> torch.Tensor:
+        source, theirs = self._places[name]
+        return read_region(source, theirs, region)
+
     def close(self) -> None:
         for source in self._sources:
             source.close()
@@ -48,6 +53,9 @@ class WithAliases:
 
     def read(self, name: str, first: int, last: int) -> torch.Tensor:
         return self._source.read(self._names.get(name, name), first, last)
+
+    def read_region(self, name: str, region: Region) -> torch.Tensor:
+        return read_region(self._source, self._names.get(name, name), region)
 
     def close(self) -> None:
         self._source.close()
