@@ -3,8 +3,9 @@
     python benchmarks/kv_handover.py [--shape qwen2.5-0.5b] [--tokens 4096] [--chunk 512] [--repeats 5] [--network]
 
 Two engines on one machine, dummy weights, one request at a time; seconds from the first question to the consumer's
-first token. Medians, and how many times the shortest way each takes. The two hand files over as engines of one machine
-do, or with ``--network`` over TCP, as others would.
+first token. Medians, and how many times the shortest way each takes; then what lies behind the producer's answer, less
+what the consumer takes for a prompt that it has (``again``): that is for handing over and loading what the last chunk
+has computed. The two hand files over as engines of one machine do, or with ``--network`` over TCP, as others would.
 """
 
 from __future__ import annotations
@@ -55,32 +56,40 @@ async def measure(options: argparse.Namespace, folder: Path) -> None:
     first = configure(options, folder, kv_role="producer", kv_port=port)
     second = configure(options, folder, kv_role="consumer", kv_peers=peer)
     found: dict[str, list[float]] = {}
+    behind: dict[str, list[float]] = {}
     async with opened(first, [Router()]) as (producer,), opened(second, [Router()]) as (consumer,):
 
-        async def hand_on(name: str) -> None:
+        async def hand_on(name: str) -> float:
+            """When the producer has answered."""
             await ask(producer, options, name, hand_on=True)
+            return time.perf_counter()
 
         for turn in range(options.repeats + 1):
-            for way in ("computed", "in turn", "at once"):
-                name = f"{way} {turn}"
-                began = time.perf_counter()
-                if way == "computed":
+            for way in ("computed", "in turn", "again", "at once"):
+                name = f"{'in turn' if way == 'again' else way} {turn}"
+                began = answered = time.perf_counter()
+                if way in ("computed", "again"):
                     cached = await ask(consumer, options, name)
                 elif way == "in turn":
-                    await hand_on(name)
+                    answered = await hand_on(name)
                     cached = await ask(consumer, options, name, kv_peer=peer)
                 else:
                     beside = asyncio.create_task(hand_on(name))
                     cached = await ask(consumer, options, name, kv_peer=peer, kv_pending=True)
-                seconds = time.perf_counter() - began
+                ended = time.perf_counter()
                 if way == "at once":
-                    await beside
+                    answered = await beside
                 if turn:  # the first is to warm up
-                    found.setdefault(way, []).append(seconds)
-                    print(f"{way}: {seconds:.3f} s, {cached} tokens were handed over", flush=True)
+                    found.setdefault(way, []).append(ended - began)
+                    behind.setdefault(way, []).append(ended - answered)
+                    print(f"{way}: {ended - began:.3f} s, {cached} tokens were not computed", flush=True)
     medians = {way: statistics.median(times) for way, times in found.items()}
+    again = medians.pop("again")
     for way, seconds in medians.items():
         print(f"{way:10} {1000 * seconds:9.1f} ms to the first token  {seconds / min(medians.values()):6.3f} ×")
+    for way in ("in turn", "at once"):
+        rest = statistics.median(behind[way]) - again
+        print(f"{way:10} {1000 * rest:9.1f} ms behind the producer's answer, {100 * rest / medians[way]:.1f} % of that")
 
 
 def configure(options: argparse.Namespace, folder: Path, **given: Any) -> EngineConfig:
