@@ -64,7 +64,9 @@ class CheckpointSource(Protocol):
 
 @runtime_checkable
 class RegionSource(CheckpointSource, Protocol):
-    """One that reads little more of a tensor than a rank needs."""
+    """One that reads little more of a tensor than a rank needs. A subclass that changes what ``read`` gives changes
+    both.
+    """
 
     def read_region(self, name: str, region: Region) -> torch.Tensor:
         """A part of a tensor, as ``read`` gives rows of it; the region names the first axis at least."""
