@@ -9,7 +9,8 @@ from lsv.platform import Communicator
 
 
 class TokenExchange:
-    """Between all ranks of replicas that share experts; those of one follow each other, and have the same tokens.
+    """Between the ranks of replicas that share the experts of some layers; those of one follow each other, and have the
+    same tokens.
 
     All ranks ``begin`` each step. In each mixture they ``gather`` everybody's tokens, compute what their own experts
     make of them, and ``add_up``. Sums are made in rank order, so other replicas' tokens change no bit of a row.

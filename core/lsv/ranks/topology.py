@@ -21,8 +21,8 @@ class Topology(msgspec.Struct, frozen=True):
     base: int = 0
     """How many copies are before these, on servers that something else spreads requests over."""
     expert: int = 1
-    """Ranks that the experts of a layer are spread over: those of a stage, those of all copies, or 1 where each expert
-    is cut.
+    """Ranks that the experts of a layer are spread over: those of its stage, in one copy or in all of them, or 1 where
+    each expert is cut.
     """
     meeting: str = ""
     """The folder where copies meet that share experts: another one each time that they are started."""

@@ -287,14 +287,14 @@ class Worker:
             None if self._config.drafts is None else self._config.drafts.typical, lost,
         )  # fmt: skip
         gather = (lambda laid: media.gather(laid, slots)) if with_media and self._begins else no_media
+        if self._shared is not None:
+            self._shared.begin(plan.tokens)
         if not self._ends:
             if plan.rows:
                 self._run(results, gather)
             self._handed_on.append(results)
             return
         unwarmed, done = False, None
-        if self._shared is not None:
-            self._shared.begin(plan.tokens)
         if plan.rows:
             try:
                 unwarmed = self._run(results, gather)

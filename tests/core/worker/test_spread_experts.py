@@ -119,9 +119,10 @@ def test_experts_are_spread_over_the_ranks_of_a_stage() -> None:
     assert topology() == Topology(), "one rank has them all"
 
 
-@pytest.mark.row("F-570", "F-571")
+@pytest.mark.row("F-570", "F-571", "F-971")
 def test_experts_are_spread_over_the_ranks_of_all_replicas() -> None:
     assert topology(tensor_parallel_size=2, data_parallel_size=3) == Topology(tensor=2, data=3, expert=6)
+    assert topology(data_parallel_size=3, pipeline_parallel_size=2).expert == 3, "those of a stage"
     assert topology(data_parallel_size=3).shares_experts
     assert not topology(tensor_parallel_size=3).shares_experts
 
@@ -130,7 +131,6 @@ def test_experts_are_spread_over_the_ranks_of_all_replicas() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"pipeline_parallel_size": 2}, "pipeline_parallel_size: not with enable_expert_parallel and data_parallel_s"),
         ({"enable_sleep_mode": True}, "enable_sleep_mode: not with"),
         ({"tensor_parallel_size": 2, "nnodes": 4, "node_rank": 0, "master_addr": "10.0.0.1", "cluster_key": "k" * 16},
          "nnodes: not with"),

@@ -17,7 +17,6 @@ def refuse_with_shared_experts(config: EngineConfig) -> None:
     refused = {
         "data_parallel_size_local": (config.replica_nodes is not None, "replicas share experts on one machine so far"),
         "nnodes": (config.nodes is not None, "a replica that shares experts has its ranks on one machine so far"),
-        "pipeline_parallel_size": (topology.pipeline > 1, "all layers must be on the ranks that share experts"),
         "executor": (config.executor not in _EXECUTORS, "ranks must be started on this machine"),
         "enable_sleep_mode": (config.sleep_mode, "none of the replicas computes without the others"),
         "enable_eplb": (moves, "experts move between the ranks of one replica alone; --expert-map says where they are"),

@@ -24,7 +24,7 @@ class Groups:
     links: Links | None = None
     """To the stages before and behind."""
     exchange: TokenExchange | None = None
-    """With all ranks of all replicas, where these share experts."""
+    """With the ranks of this stage of all replicas, where these share experts."""
 
     @property
     def alone(self) -> bool:
@@ -54,8 +54,9 @@ def join_groups(device: Device, rank: int, config: EngineConfig, meeting: Meetin
 def _join_replicas(device: Device, rank: int, topology: Topology) -> TokenExchange | None:
     if not topology.shares_experts:
         return None
-    mine = topology.replica * topology.tensor + rank
-    group = Group("ep", tuple(range(topology.expert)), mine, f"{topology.meeting}/experts")
+    stage, place = divmod(rank, topology.tensor)
+    mine = topology.replica * topology.tensor + place
+    group = Group("ep", tuple(range(topology.expert)), mine, f"{topology.meeting}/experts-{stage}")
     communicator = connect(device, group)
     assert communicator is not None, "several replicas share experts"
     return TokenExchange(communicator, topology.tensor, device.torch_device)

@@ -141,6 +141,8 @@ async def test_all_fail_with_the_one_that_is_killed_and_all_come_back(checkpoint
     "options",
     [
         {"tensor_parallel_size": 2},
+        {"pipeline_parallel_size": 2},
+        {"pipeline_parallel_size": 2, "tensor_parallel_size": 2, "expert_map": "[3,0,2,0,1,1,2,3]"},
         {"quantization": "int8"},
         {"quantization": "sym_int4"},
         {"reference_ops": True},
