@@ -232,7 +232,6 @@ class Engine(Generic[Owner]):
             self._started.satisfy(group, "kv")
         self.adapters.advance()
         try:
-            self._experts.advance(self._steps)
             self._plan_ahead(began)
             self.stalled = not self._in_flight
             if self._in_flight:
@@ -252,6 +251,7 @@ class Engine(Generic[Owner]):
         while (plan := self._started.plan(now, needed=rhythm is not None and rhythm.behind)) is not None:
             if rhythm is not None:
                 rhythm.take()
+            self._experts.advance(self._steps + len(self._in_flight))
             if plan.masked and self._guide is not None:
                 self._executor.submit(plan, self._guide.fill(self._started.guided))
             else:

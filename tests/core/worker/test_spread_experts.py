@@ -134,7 +134,6 @@ def test_experts_are_spread_over_the_ranks_of_all_replicas() -> None:
         ({"enable_sleep_mode": True}, "enable_sleep_mode: not with"),
         ({"tensor_parallel_size": 2, "nnodes": 4, "node_rank": 0, "master_addr": "10.0.0.1", "cluster_key": "k" * 16},
          "nnodes: not with"),
-        ({"enable_eplb": True}, "enable_eplb: not with"),
         ({"cpu_offload_gb": 1}, "cpu_offload_gb: not with"),
         ({"data_parallel_size_local": 1, "data_parallel_address": "10.0.0.1", "cluster_key": "k" * 16}, "data_parallel_"
          "size_local: not with"),

@@ -16,7 +16,7 @@ Ask = Callable[[str, Mapping[str, OptionValue]], Sequence[Mapping[str, float]]]
 
 
 class ExpertBalance:
-    """The rhythm of an engine whose experts move: some steps uncounted, then counted ones, then experts move.
+    """When experts of an engine move: some steps are uncounted, then some are counted, then experts move.
 
     ``counts`` says what came of it; None for engines whose experts stay where they are.
     """
@@ -29,7 +29,9 @@ class ExpertBalance:
         self.counts = ExpertCounts() if config.experts is not None and config.experts.interval else None
 
     def advance(self, steps: int) -> None:
-        """So many steps have been taken since the start, and the next one is not planned yet. Raises ``EngineDied``."""
+        """So many steps have been taken since the start, and the next one is about to be: of replicas that share
+        experts all have heard of it, and do the same before it. Raises ``EngineDied``.
+        """
         if self.counts is None or self._options is None:
             return
         interval, window = self._options.interval, self._options.window
@@ -41,7 +43,7 @@ class ExpertBalance:
             self._counting = True
 
     def _even_out(self, before: ExpertCounts) -> ExpertCounts:
-        """The ranks of a stage answer the same, so the first one's answer is that of its layers."""
+        """Who shares the experts of a stage answers the same, so its first rank's answer is that of its layers."""
         began = time.perf_counter()
         answers = self._ask("balance_experts", {})[:: self._ranks]
         total = {name: sum(answer.get(name, 0.0) for answer in answers) for name in ("mean", "most", "left", "moved")}

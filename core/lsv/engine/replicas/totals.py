@@ -11,11 +11,13 @@ from lsv.engine.messages import Stats
 from lsv.scheduler.outcome import AdapterRequests, OffloadCounts, SpeculationCounts
 
 _OTHERWISE = {"kv_usage", "step_tokens", "speculation", "adapters", "offload", "experts"}
-"""The fields that are not simply added up. No replica has counts of experts."""
+"""The fields that are not simply added up."""
 
 
 def add_stats(all_stats: Sequence[Stats]) -> Stats:
-    """Everything added up; ``kv_usage`` is the mean. There is at least one."""
+    """Everything added up; ``kv_usage`` is the mean, and what is told of ``experts`` is of those that all share. There
+    is at least one.
+    """
     totals = {
         name: sum(getattr(stats, name) for stats in all_stats)
         for name in Stats.__struct_fields__
@@ -28,6 +30,7 @@ def add_stats(all_stats: Sequence[Stats]) -> Stats:
         speculation=_add_drafts([stats.speculation for stats in all_stats if stats.speculation is not None]),
         offload=_add_offload([stats.offload for stats in all_stats if stats.offload is not None]),
         adapters=_join_adapters([stats.adapters for stats in all_stats if stats.adapters is not None]),
+        experts=all_stats[0].experts,
     )
 
 

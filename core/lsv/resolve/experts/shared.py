@@ -13,13 +13,11 @@ def refuse_with_shared_experts(config: EngineConfig) -> None:
     topology = config.topology
     if not topology.shares_experts:
         return
-    moves = config.experts is not None and config.experts.interval > 0
     refused = {
         "data_parallel_size_local": (config.replica_nodes is not None, "replicas share experts on one machine so far"),
         "nnodes": (config.nodes is not None, "a replica that shares experts has its ranks on one machine so far"),
         "executor": (config.executor not in _EXECUTORS, "ranks must be started on this machine"),
         "enable_sleep_mode": (config.sleep_mode, "none of the replicas computes without the others"),
-        "enable_eplb": (moves, "experts move between the ranks of one replica alone; --expert-map says where they are"),
         "cpu_offload_gb": (config.offload_bytes > 0, "layers on the host hold no experts for others"),
     }
     for name, (asked, why) in refused.items():

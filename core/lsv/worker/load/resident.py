@@ -76,8 +76,9 @@ class ResidentModel:
     def _load(self, report: ReportProgress) -> Loaded:
         sharing, world, exchange = self._groups.sharing, self._groups.world, self._groups.exchange
         loaded = load(self._config, self._catalog, self._device, sharing, report, self._stage, world, exchange)
-        if self._config.experts is not None and self._config.experts.interval and sharing is not None:
-            self._balancer = ExpertBalancer(loaded.declared.model, sharing, self._device.torch_device)
+        spread = sharing if exchange is None else exchange.communicator
+        if self._config.experts is not None and self._config.experts.interval and spread is not None:
+            self._balancer = ExpertBalancer(loaded.declared.model, spread, self._device.torch_device)
         return loaded
 
     def order_experts(self, order: str) -> Mapping[str, float]:

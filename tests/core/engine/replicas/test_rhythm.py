@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lsv.config import Topology
+from lsv.config import ExpertOptions, OptionValue, Topology
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Submit
 from lsv.engine.replicas.rhythm import Rhythm, make_pipes
@@ -27,10 +27,16 @@ class Executor(FakeExecutor):
         super().__init__()
         self.depth = depth
         self.plans: list[StepPlan] = []
+        self.orders: list[tuple[int, str]] = []
+        """Orders, and how many plans were before each."""
 
     def submit(self, plan: StepPlan, *given: Any) -> None:
         self.plans.append(plan)
         super().submit(plan, *given)
+
+    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> Sequence[Mapping[str, float]]:
+        self.orders.append((len(self.plans), order))
+        return super().control(order, arguments)
 
 
 def has_work(engine: Engine[str]) -> bool:
@@ -85,10 +91,12 @@ def test_nobody_waits_for_a_listener(three: list[Rhythm]) -> None:
 @pytest.mark.row("F-570")
 @pytest.mark.parametrize("depths", [(1, 1), (2, 1), (1, 4)])
 def test_an_engine_without_requests_takes_the_steps_of_the_other(depths: tuple[int, int], tmp_path: Path) -> None:
+    """And where experts move, they do so before the same steps of both."""
     executors = [Executor(depth) for depth in depths]
     engines: list[Engine[str]] = []
     for executor, topology in zip(executors, meet(tmp_path, 2), strict=True):
-        config, rhythm = engine_config(topology=topology), Rhythm(topology)
+        config = engine_config(topology=topology, experts=ExpertOptions(interval=4, window=3))
+        rhythm = Rhythm(topology)
         engines.append(Engine(config, executor, Fcfs(), rhythm=rhythm, now=FakeClock()))
         engines[-1].start(lambda stage, done, total: None)
     params = SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True)
@@ -107,5 +115,9 @@ def test_an_engine_without_requests_takes_the_steps_of_the_other(depths: tuple[i
     assert len(empty) >= 3
     assert {plan.kind for plan in empty} == {Kind.IDLE}
     assert [plan.step for plan in executors[1].plans] == list(range(steps[1]))
+    assert executors[0].orders == executors[1].orders
+    assert dict(executors[0].orders[:4]) == {
+        1: "count_experts", 4: "balance_experts", 5: "count_experts", 8: "balance_experts",
+    }  # fmt: skip
     for engine in engines:
         engine.close()

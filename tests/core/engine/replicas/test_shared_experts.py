@@ -56,6 +56,9 @@ SHAPES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Routers that choose by groups, weights on what experts are given, routers that hand something on to the next."""
 
+UNEVEN = "[1, 0, 0, 1, 0, 1, 0, 1]"
+"""The prompts' favourites of the second layer are on one rank."""
+
 Ids = list[int]
 
 
@@ -114,6 +117,31 @@ async def test_replicas_answer_as_one_engine_with_all_experts(checkpoint: Path) 
         both = await asyncio.gather(*(ask(client, *one) for one in asked for client in (second, first)))
         assert both == [answer for answer in wanted for _ in range(2)], "all at once, on both"
         assert first.stats.prefix_hits_total > 0
+
+
+@pytest.mark.row("F-282", "F-570", "F-971")
+@pytest.mark.parametrize("stages", [1, pytest.param(2, marks=pytest.mark.slow)])
+async def test_experts_move_between_replicas_in_the_middle_of_answers(stages: int, checkpoint: Path) -> None:
+    """Some of which nobody wants any more."""
+    params = [GREEDY, SEEDED, GREEDY, SEEDED]
+    wanted = alone(checkpoint, PROMPTS, params)
+    moving = {"enable_eplb": True, "eplb_config": {"window_size": 3, "step_interval": 4}, "expert_map": UNEVEN}
+    async with serving(configure(checkpoint, pipeline_parallel_size=stages, **moving)) as (found, _):
+        first, second = found.replicas
+        asked = list(zip(PROMPTS, params, strict=True))
+        unwanted = [asyncio.create_task(ask(client, ids[1:], LONG)) for ids in PROMPTS for client in (first, second)]
+        await until(lambda: first.stats.generation_tokens_total > 0 and second.stats.generation_tokens_total > 0)
+        answers = asyncio.gather(*(ask(client, *one) for one in asked for client in (second, first)))
+        await until(lambda: first.stats.experts is not None and first.stats.experts.balanced_total > 0)
+        for task in unwanted:
+            task.cancel()
+        assert await answers == [answer for answer in wanted for _ in range(2)]
+        assert [await ask(first, *one) for one in asked] == wanted, "the other one has nothing to do"
+        await until(lambda: first.stats.steps_total == second.stats.steps_total)
+        assert first.stats.experts is not None
+        assert first.stats.experts.balanced_total >= 3
+        assert first.stats.experts.moved_total > 0
+        assert first.stats.experts == second.stats.experts == found.stats.experts
 
 
 @pytest.mark.row("F-282")
