@@ -268,7 +268,7 @@ def test_what_is_no_way_to_start_is_refused(script: tuple[object, ...], said: st
     assert said in done.stderr
 
 
-@pytest.mark.row("F-569", "F-571", "F-599")
+@pytest.mark.row("F-569", "F-571", "F-574", "F-599")
 def test_the_job_of_slurm_with_replicas_starts(start: Start, job: Job) -> None:
     cards = {"SLURM_GPUS_ON_NODE": "8", "TP": "4"}
     server, other = job("org/x", "--max-model-len", "4096", script=REPLICAS, **cards)
@@ -280,6 +280,8 @@ def test_the_job_of_slurm_with_replicas_starts(start: Start, job: Job) -> None:
     assert (first.replica_nodes.address, first.max_model_len) == ("n7", 4096)
     whole = job("org/x", script=REPLICAS, **{**cards, "TP": "8"})
     assert start(line(whole[0][2:], key), platform="cuda").config.topology.data == 2, "2 x 8 cards by TP 8"
+    spread = job("org/x", "--enable-expert-parallel", script=REPLICAS, **{**cards, "TP": "8"})
+    assert [start(line(one[2:], key)).config.topology.expert for one in spread] == [16, 16]
 
 
 @pytest.mark.row("F-569", "F-571", "F-599")

@@ -102,7 +102,7 @@ def _open_door(
     if config.replica_nodes is None:
         return nullcontext()
     if not config.replica_nodes.placer:
-        return Reception(config, supervisors.stand_ins, read_cluster_key())
+        return Reception(config, supervisors.stand_ins, read_cluster_key(), supervisors.gang)
     return Placed(
         config, supervisors.stand_ins, log_level=settings["log_level"].upper(), restarts=_restarts(config, settings),
         drain=settings["drain_timeout"],

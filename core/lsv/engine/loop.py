@@ -44,7 +44,7 @@ from lsv.engine.messages import (
     Welcome,
 )
 from lsv.engine.orders.orders import Orders
-from lsv.engine.replicas.rhythm import Rhythm
+from lsv.engine.replicas.nodes.links import open_rhythm
 from lsv.engine.updates import make_refusal
 from lsv.errors import EngineDied, LsvError
 from lsv.grammars.compiler import GrammarCompiler
@@ -384,7 +384,7 @@ def make_engine(config: EngineConfig, loaded: Plugins) -> Engine[Any]:
     executor = catalog.load(catalog.find(ExecutorOffer, config.executor))(catalog)
     offer = catalog.find(PolicyOffer, config.policy)
     policy = GuardedPolicy(catalog.load(offer)(), offer.name, catalog.provider(offer))
-    rhythm = Rhythm(config.topology) if config.topology.shares_experts else None
+    rhythm = open_rhythm(config) if config.topology.shares_experts else None
     return Engine(config, executor, policy, guide=Guide(GrammarCompiler(catalog, config)), rhythm=rhythm)
 
 

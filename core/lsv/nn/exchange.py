@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch.nn import functional
 
 from lsv.platform import Communicator
+
+_NEWS_SECONDS = 5.0
+"""In which it is known which replica is gone, once a connection to it has broken."""
+
+
+@contextmanager
+def others_named() -> Iterator[None]:
+    """Where replicas fail together since one is gone, those who know which end this process, with an error that names
+    it: what fails here waits for that.
+    """
+    try:
+        yield
+    except RuntimeError:
+        time.sleep(_NEWS_SECONDS)
+        raise
 
 
 class TokenExchange:
@@ -26,7 +45,8 @@ class TokenExchange:
     def begin(self, tokens: int) -> bool:
         """This replica has so many tokens in the step that begins; whether any has some."""
         mine = torch.tensor([tokens], device=self._device)
-        self._counts = self.communicator.all_gather(mine, 0)[:: self._ranks].tolist()
+        with others_named():
+            self._counts = self.communicator.all_gather(mine, 0)[:: self._ranks].tolist()
         return any(self._counts)
 
     def gather(
@@ -44,7 +64,8 @@ class TokenExchange:
         ids = experts.to(torch.int32).view(x.dtype)  # only bytes travel
         sizes = [x.shape[1], weights.shape[1], ids.shape[1]]
         packed = functional.pad(torch.cat((x, weights, ids), dim=1), (0, 0, 0, max(self._counts) - count))
-        every = self.communicator.all_gather(packed, 0).view(self.communicator.group.size, *packed.shape)
+        with others_named():
+            every = self.communicator.all_gather(packed, 0).view(self.communicator.group.size, *packed.shape)
         parts = zip(every[:: self._ranks], self._counts, strict=True)
         tokens, shares, chosen = torch.split(torch.cat([part[:count] for part, count in parts]), sizes, dim=1)
         return tokens.contiguous(), shares.contiguous(), chosen.contiguous().view(torch.int32).long()
@@ -54,4 +75,5 @@ class TokenExchange:
         replica's own [T, width].
         """
         first = sum(self._counts[: self._replica])
-        return self.communicator.all_reduce(y)[first : first + self._counts[self._replica]]
+        with others_named():
+            return self.communicator.all_reduce(y)[first : first + self._counts[self._replica]]

@@ -25,7 +25,9 @@ class Topology(msgspec.Struct, frozen=True):
     each expert is cut.
     """
     meeting: str = ""
-    """The folder where copies meet that share experts: another one each time that they are started."""
+    """Where copies meet that share experts, another place each time that they are started: a folder, or, on several
+    machines, what node 0 knows them by.
+    """
     layers: tuple[int, ...] = ()
     """How many layers each stage has; empty: as the costs of the layers say."""
 

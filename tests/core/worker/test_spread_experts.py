@@ -135,12 +135,11 @@ def test_experts_are_spread_over_the_ranks_of_all_replicas() -> None:
         ({"tensor_parallel_size": 2, "nnodes": 4, "node_rank": 0, "master_addr": "10.0.0.1", "cluster_key": "k" * 16},
          "nnodes: not with"),
         ({"cpu_offload_gb": 1}, "cpu_offload_gb: not with"),
-        ({"data_parallel_size_local": 1, "data_parallel_address": "10.0.0.1", "cluster_key": "k" * 16}, "data_parallel_"
-         "size_local: not with"),
+        ({"data_parallel_backend": "ray"}, "data_parallel_backend: not with"),
         ({"expert_map": "[0, 2]"}, "expert 1 is on rank 2, and there are 2"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_replicas_that_share_experts_do_not_is_refused_by_name(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         configure(data_parallel_size=2, **given)

@@ -8,8 +8,10 @@ from functools import partial
 from pathlib import Path
 
 from lsv.config import EngineConfig
+from lsv.engine.replicas.nodes.contingent import Contingent
+from lsv.engine.replicas.nodes.rendezvous import Spot
 from lsv.engine.replicas.nodes.stand_in import StandIn
-from lsv.engine.replicas.rhythm import make_pipes
+from lsv.engine.replicas.rhythm import Pipes
 from lsv.engine.supervision.gang import Gang
 from lsv.engine.supervision.supervisor import STOP_SECONDS, RestartPolicy, Supervisor
 
@@ -21,7 +23,7 @@ def _no_restarts() -> RestartPolicy:
 class Supervisors:
     """A supervisor for each of ``configs``, from ``start`` to ``stop``; for a replica on another machine a stand-in.
 
-    Engines that share experts are a gang.
+    Engines that share experts are a ``gang``, those of a machine other than node 0 its ``contingent``.
     """
 
     def __init__(
@@ -32,12 +34,12 @@ class Supervisors:
         restarts: Callable[[], RestartPolicy] = _no_restarts,
     ) -> None:
         """``restarts`` makes the policy of each."""
-        size, sharing = len(configs), configs[0].topology.shares_experts
-        gang = Gang(size, partial(make_pipes, replicas=size)) if sharing else None
+        self.gang, self.contingent = _bind(configs[0])
+        bond = self.gang or self.contingent
         self.replicas: Sequence[Supervisor | StandIn] = [
-            Supervisor(one, log_level=log_level, restarts=restarts(), gang=gang)
+            Supervisor(one, log_level=log_level, restarts=restarts(), gang=bond)
             if one.topology.is_local
-            else StandIn(one.topology.replica)
+            else StandIn(one.topology.replica, self.gang)
             for one in configs
         ]
 
@@ -63,3 +65,13 @@ class Supervisors:
             supervisor.ask_to_stop()
         for supervisor in self.replicas:
             supervisor.stop(max(0.0, ends - time.monotonic()))
+
+
+def _bind(config: EngineConfig) -> tuple[Gang | None, Contingent | None]:
+    """What the engines of a server share, or those of a machine that serves nothing itself."""
+    size, nodes = config.topology.data, config.replica_nodes
+    if not config.topology.shares_experts:
+        return None, None
+    if nodes is None:
+        return Gang(size, partial(Pipes, size)), None
+    return (None, Contingent()) if nodes.headless else (Gang(size, Spot), None)

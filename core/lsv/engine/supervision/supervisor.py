@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from lsv.config import EngineConfig
-from lsv.engine.supervision.gang import Gang
+from lsv.engine.supervision.gang import Bond
 from lsv.engine.supervision.process import EngineProcess
 from lsv.engine.supervision.state import Supervision, publish, socket_in
 from lsv.errors import EngineDied, LsvError, StartError
@@ -56,7 +56,7 @@ class Supervisor:
         *,
         log_level: str = "INFO",
         restarts: RestartPolicy | None = None,
-        gang: Gang | None = None,
+        gang: Bond | None = None,
     ) -> None:
         """With a ``gang``, the engine starts and ends with those of the gang's other supervisors."""
         self.config = config
@@ -129,12 +129,12 @@ class Supervisor:
             except OSError:
                 self._folder.remove()  # which says that there is no engine, too
 
-    def _run_with(self, gang: Gang) -> LsvError:
+    def _run_with(self, gang: Bond) -> LsvError:
         """As ``_run_process``, at the same time as all of the gang."""
-        self._fallen, meeting = None, gang.assemble()
+        self._fallen, meeting = None, gang.assemble(self.config.topology.replica)
         if meeting is None:
             return EngineDied("the engine has been stopped")
-        topology = msgspec.structs.replace(self.config.topology, meeting=str(meeting))
+        topology = msgspec.structs.replace(self.config.topology, meeting=meeting)
         error = self._run_process(msgspec.structs.replace(self.config, topology=topology))
         if not self._stopping.is_set():
             gang.leave(topology.replica, error)

@@ -18,6 +18,8 @@ JOINING = 0xFFFF
 """The purpose of a connection by which a machine joins; others are the numbers of ranks, or of replicas."""
 FETCHING = 0xFFFE
 """That of one by which an engine fetches what another has computed."""
+MEETING = 0xFFFD
+"""That of one by which who computes with others asks where these are reached."""
 
 _NONCE = 32
 _PURPOSE = 2

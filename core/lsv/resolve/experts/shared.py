@@ -13,10 +13,11 @@ def refuse_with_shared_experts(config: EngineConfig) -> None:
     topology = config.topology
     if not topology.shares_experts:
         return
+    placed = config.replica_nodes is not None and bool(config.replica_nodes.placer)
     refused = {
-        "data_parallel_size_local": (config.replica_nodes is not None, "replicas share experts on one machine so far"),
-        "nnodes": (config.nodes is not None, "a replica that shares experts has its ranks on one machine so far"),
-        "executor": (config.executor not in _EXECUTORS, "ranks must be started on this machine"),
+        "data_parallel_backend": (placed, "machines of replicas that share experts are started with them"),
+        "nnodes": (config.nodes is not None, "a replica that shares experts has its ranks on one machine"),
+        "executor": (config.executor not in _EXECUTORS, "a replica's ranks must be processes of one machine"),
         "enable_sleep_mode": (config.sleep_mode, "none of the replicas computes without the others"),
         "cpu_offload_gb": (config.offload_bytes > 0, "layers on the host hold no experts for others"),
     }

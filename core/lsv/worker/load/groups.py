@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from lsv.config import EngineConfig, Topology
-from lsv.nn.exchange import TokenExchange
+from lsv.config import EngineConfig
+from lsv.devices.collectives import serve_store
+from lsv.nn.exchange import TokenExchange, others_named
 from lsv.pipeline.link import Links, neighbours
 from lsv.pipeline.meeting import Meeting
 from lsv.pipeline.stage import stage_groups
 from lsv.platform import Communicator, Device, Group
+from lsv.processes.nodes.meeting import meet
 from lsv.worker.load.device import connect
 
 
@@ -25,6 +28,8 @@ class Groups:
     """To the stages before and behind."""
     exchange: TokenExchange | None = None
     """With the ranks of this stage of all replicas, where these share experts."""
+    store: Any = None
+    """Where the ranks meet that the exchange is with, if it is this one's and has to be kept."""
 
     @property
     def alone(self) -> bool:
@@ -48,15 +53,35 @@ def join_groups(device: Device, rank: int, config: EngineConfig, meeting: Meetin
         neighbouring = neighbours(rank, topology, meeting)
         links = Links(*(None if group is None else connect(device, group) for group in neighbouring))
         everybody = connect(device, world)
-    return Groups(connect(device, stage), everybody, links, _join_replicas(device, rank, topology))
+    return Groups(connect(device, stage), everybody, links, *_join_replicas(device, rank, config))
 
 
-def _join_replicas(device: Device, rank: int, topology: Topology) -> TokenExchange | None:
+def _join_replicas(device: Device, rank: int, config: EngineConfig) -> tuple[TokenExchange | None, Any]:
+    """The last two of ``Groups``."""
+    topology = config.topology
     if not topology.shares_experts:
-        return None
+        return None, None
     stage, place = divmod(rank, topology.tensor)
-    mine = topology.replica * topology.tensor + place
-    group = Group("ep", tuple(range(topology.expert)), mine, f"{topology.meeting}/experts-{stage}")
-    communicator = connect(device, group)
+    mine, name = topology.replica * topology.tensor + place, f"experts-{stage}"
+    store, address = None, f"{topology.meeting}/{name}"
+    if config.replica_nodes is not None:
+        store, address = _meet_replicas(config, name, mine)
+    with others_named():
+        communicator = connect(device, Group("ep", tuple(range(topology.expert)), mine, address))
     assert communicator is not None, "several replicas share experts"
-    return TokenExchange(communicator, topology.tensor, device.torch_device)
+    return TokenExchange(communicator, topology.tensor, device.torch_device), store
+
+
+def _meet_replicas(config: EngineConfig, name: str, mine: int) -> tuple[Any, str]:
+    """Where ranks of several machines meet: in a store of the first one's, who keeps it."""
+    stores: list[Any] = []
+
+    def open_at(host: str) -> str:
+        if mine > 0:
+            return ""
+        store, address = serve_store(host)
+        stores.append(store)
+        return address
+
+    addresses = meet(config, name, mine, config.topology.expert, open_at)
+    return stores, addresses[0]

@@ -24,7 +24,7 @@ async def answer(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 30
+    ends = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < ends, "it never came true"
         await asyncio.sleep(0.01)

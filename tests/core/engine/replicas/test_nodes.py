@@ -6,56 +6,27 @@ import asyncio
 import os
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import pytest
 
 from lsv.config import EngineConfig, ReplicaNodes, Topology
 from lsv.engine.replicas.nodes.messages import Enlist, Goodbye
-from lsv.engine.replicas.nodes.reception import Reception
 from lsv.engine.replicas.nodes.stand_in import StandIn
 from lsv.engine.replicas.renewal import Renewal
-from lsv.engine.replicas.replica_set import ReplicaSet
-from lsv.engine.replicas.supervisors import Supervisors
-from lsv.engine.socket_client import SocketClient
 from lsv.engine.supervision import state
 from lsv.engine.supervision.state import Supervision
-from lsv.engine.supervision.supervisor import RestartPolicy
 from lsv.errors import ConfigError, EngineDied, StartError
 from lsv.processes.nodes.handshake import JOINING, introduce
 from lsv.processes.wire import Channel, Failed
 from lsv.testing.fakes.engine import engine_config, install_plugin
-from lsv.testing.fakes.text import letters
-from lsv.testing.fakes.tokens import VOCABULARY
 
 from .conftest import LONG, SHORT, answer, children_of, states, until
+from .machines import HERE, KEY, engine_of, find_port, head, node, words
 
 pytestmark = pytest.mark.xdist_group("replica_nodes")
-
-KEY = "a secret of two machines"
-HERE = "127.0.0.2"
-NODE = """
-import logging, sys, msgspec
-from lsv.config import EngineConfig
-from lsv.engine.replicas.nodes.member import serve_replicas
-from lsv.engine.supervision.supervisor import RestartPolicy
-from lsv.errors import LsvError
-from lsv.settings.cluster_key import read_cluster_key
-logging.basicConfig(level=logging.INFO)
-try:
-    serve_replicas(
-        msgspec.json.decode(sys.argv[1], type=EngineConfig).local_replicas(), key=read_cluster_key(), log_level="INFO",
-        restarts=lambda: RestartPolicy(int(sys.argv[2]), 600.0), drain=30.0,
-    )
-except LsvError as error:
-    sys.exit(error.message)
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -68,9 +39,7 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def config() -> EngineConfig:
     """Of the first machine."""
-    with socket.create_server((HERE, 0)) as free:
-        port = int(free.getsockname()[1])
-    nodes = ReplicaNodes(headless=False, address=HERE, port=port, patience=30.0)
+    nodes = ReplicaNodes(headless=False, address=HERE, port=find_port(), patience=30.0)
     return engine_config(topology=Topology(data=2, local=(0, 1)), replica_nodes=nodes, options={"fake.delay": 0.01})
 
 
@@ -78,62 +47,6 @@ def config() -> EngineConfig:
 def bare(config: EngineConfig) -> EngineConfig:
     """Of one that only serves."""
     return msgspec.structs.replace(config, topology=Topology(data=1, local=(0, 0)))
-
-
-class Head(NamedTuple):
-    client: ReplicaSet
-    supervisors: Supervisors
-    reception: Reception
-
-
-@asynccontextmanager
-async def head(config: EngineConfig) -> AsyncIterator[Head]:
-    supervisors = Supervisors(config.replicas(), restarts=lambda: RestartPolicy(1, 600.0))
-    supervisors.start()
-    try:
-        async with Reception(config, supervisors.stand_ins, KEY.encode()) as reception:
-            tokenizer = letters(VOCABULARY)
-            each = zip(config.replicas(), supervisors.addresses, strict=True)
-            client = ReplicaSet([SocketClient(one, address, tokenizer) for one, address in each])
-            await client.start()
-            try:
-                yield Head(client, supervisors, reception)
-            finally:
-                await client.close()
-    finally:
-        await asyncio.to_thread(supervisors.stop)
-    assert not any(address.exists() for address in supervisors.addresses)
-
-
-@contextmanager
-def node(config: EngineConfig, *, restarts: int = 0, key: str = KEY, **changes: Any) -> Iterator[subprocess.Popen[str]]:
-    """Another machine, with the replicas that the first has not."""
-    assert config.replica_nodes is not None
-    here, there = config.topology.here.stop, config.topology.data - config.topology.here.stop
-    theirs = {"topology": msgspec.structs.replace(config.topology, local=(here, there)), **changes}
-    mine = msgspec.structs.replace(
-        config, replica_nodes=msgspec.structs.replace(config.replica_nodes, headless=True), **theirs
-    )
-    running = subprocess.Popen(
-        [sys.executable, "-c", NODE, msgspec.json.encode(mine).decode(), str(restarts)],
-        env={**os.environ, "LSV_CLUSTER_KEY": key}, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    try:
-        yield running
-    finally:
-        running.kill()
-        running.communicate()
-
-
-async def words(process: subprocess.Popen[str]) -> str:
-    """All that it has said, once it has ended."""
-    return (await asyncio.to_thread(process.communicate, timeout=30))[0]
-
-
-def engine_of(process: subprocess.Popen[str]) -> int:
-    """The engine that a machine has started."""
-    (found,) = children_of(process.pid)
-    return found
 
 
 @pytest.mark.row("F-281", "F-569")

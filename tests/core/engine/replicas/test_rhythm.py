@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import select
+import socket
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ import pytest
 from lsv.config import ExpertOptions, OptionValue, Topology
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Submit
-from lsv.engine.replicas.rhythm import Rhythm, make_pipes
+from lsv.engine.replicas.rhythm import Pipes, Rhythm, open_pipes
 from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Kind, StepPlan
 from lsv.scheduler.policy import Fcfs
@@ -46,18 +49,28 @@ def has_work(engine: Engine[str]) -> bool:
     return engine.has_work
 
 
-def meet(folder: Path, replicas: int) -> list[Topology]:
-    make_pipes(folder, replicas)
-    return [Topology(data=replicas, replica=n, expert=replicas, meeting=str(folder)) for n in range(replicas)]
+def meet(place: Pipes, replicas: int) -> list[Topology]:
+    return [Topology(data=replicas, replica=n, expert=replicas, meeting=place.address) for n in range(replicas)]
 
 
-@pytest.fixture
-def three(tmp_path: Path) -> Iterator[list[Rhythm]]:
-    made = [Rhythm(topology) for topology in meet(tmp_path, 3)]
+@pytest.fixture(params=["pipes", "sockets"])
+def three(request: pytest.FixtureRequest) -> Iterator[list[Rhythm]]:
+    """On one machine, and on three."""
+    place = Pipes(3)
+    if request.param == "pipes":
+        made = [open_pipes(topology) for topology in meet(place, 3)]
+    else:
+        ends: list[list[int]] = [[], [], []]
+        for one, other in ((0, 1), (0, 2), (1, 2)):
+            for number, end in zip((one, other), socket.socketpair(), strict=True):
+                ends[number].append(end.detach())
+        made = [Rhythm(each, each) for each in ends]
     yield made
     for rhythm in made:
         rhythm.close()
         rhythm.close()
+    place.close()
+    assert not Path(place.address).exists()
 
 
 def test_who_hears_of_more_steps_is_behind(three: list[Rhythm]) -> None:
@@ -79,24 +92,50 @@ def test_who_hears_of_more_steps_is_behind(three: list[Rhythm]) -> None:
 
 
 def test_nobody_waits_for_a_listener(three: list[Rhythm]) -> None:
-    for _ in range(2000):
+    for _ in range(200):
         three[0].take()
     three[1].listen()
-    for _ in range(2000):
+    for _ in range(200):
         assert three[1].behind
         three[1].take()
     assert not three[1].behind
 
 
+def test_who_is_gone_is_not_waited_for() -> None:
+    """And a count may come in parts."""
+    (mine, theirs), (also, others) = socket.socketpair(), socket.socketpair()
+    rhythm = Rhythm([mine.fileno(), also.fileno()], [mine.detach(), also.detach()])
+    theirs.send(b"\x03\0\0")
+    rhythm.listen()
+    assert not rhythm.behind
+    theirs.send(b"\0" * 5)
+    rhythm.listen()
+    assert rhythm.behind
+    for _ in range(3):
+        rhythm.take()
+    assert not rhythm.behind
+    theirs.close()
+    for _ in range(2):
+        rhythm.listen()
+        rhythm.take()
+    assert not select.select([rhythm], [], [], 0)[0], "nothing more is heard"
+    others.send(struct.pack("<q", 9))
+    rhythm.listen()
+    assert rhythm.behind
+    rhythm.close()
+    others.close()
+
+
 @pytest.mark.row("F-570")
 @pytest.mark.parametrize("depths", [(1, 1), (2, 1), (1, 4)])
-def test_an_engine_without_requests_takes_the_steps_of_the_other(depths: tuple[int, int], tmp_path: Path) -> None:
+def test_an_engine_without_requests_takes_the_steps_of_the_other(depths: tuple[int, int]) -> None:
     """And where experts move, they do so before the same steps of both."""
     executors = [Executor(depth) for depth in depths]
     engines: list[Engine[str]] = []
-    for executor, topology in zip(executors, meet(tmp_path, 2), strict=True):
+    place = Pipes(2)
+    for executor, topology in zip(executors, meet(place, 2), strict=True):
         config = engine_config(topology=topology, experts=ExpertOptions(interval=4, window=3))
-        rhythm = Rhythm(topology)
+        rhythm = open_pipes(topology)
         engines.append(Engine(config, executor, Fcfs(), rhythm=rhythm, now=FakeClock()))
         engines[-1].start(lambda stage, done, total: None)
     params = SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True)
@@ -121,3 +160,4 @@ def test_an_engine_without_requests_takes_the_steps_of_the_other(depths: tuple[i
     }  # fmt: skip
     for engine in engines:
         engine.close()
+    place.close()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 from lsv.engine.replicas.nodes.messages import LONGEST
 from lsv.errors import from_record
@@ -16,6 +16,7 @@ _READ = 1 << 18
 _LAST_SECONDS = 2.0
 """What the other end gets to take in a last message."""
 
+Said = TypeVar("Said")
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -63,6 +64,17 @@ class Line(Generic[Sent, Received]):
 
     def close(self) -> None:
         self._writer.transport.abort()
+
+
+def in_loop(call: Callable[[Said], object]) -> Callable[[Said], None]:
+    """``call`` for any thread: it is made soon in the event loop that runs now, unless that has ended."""
+    loop = asyncio.get_running_loop()
+
+    def call_soon(said: Said) -> None:
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(call, said)
+
+    return call_soon
 
 
 async def stream_over(end: socket.socket) -> Stream:

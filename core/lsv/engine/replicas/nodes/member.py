@@ -15,8 +15,20 @@ from typing import Any
 
 from lsv.config import EngineConfig
 from lsv.engine.messages import ClientMessage, Control, Controlled, EngineMessage, Hello, Progress, Ready
-from lsv.engine.replicas.nodes.line import Line, cancel, splice, stream_over
-from lsv.engine.replicas.nodes.messages import Dial, Enlist, FromNode0, Goodbye, Renew, Taken, Told, ToNode0, Welcome
+from lsv.engine.replicas.nodes.line import Line, cancel, in_loop, splice, stream_over
+from lsv.engine.replicas.nodes.messages import (
+    Dial,
+    Enlist,
+    Fall,
+    FromNode0,
+    Goodbye,
+    Renew,
+    Taken,
+    Together,
+    Told,
+    ToNode0,
+    Welcome,
+)
 from lsv.engine.replicas.supervisors import Supervisors
 from lsv.engine.supervision import state as supervision
 from lsv.engine.supervision.supervisor import RestartPolicy
@@ -73,6 +85,7 @@ class Member:
         nodes = self._config.replica_nodes
         assert nodes is not None, "replicas on several machines"
         self._supervisors, self._key, self._drain = supervisors, key, drain
+        self._contingent = supervisors.contingent
         self._way, self._shares = Way(nodes.address, nodes.port, nodes.patience, nodes.way), nodes.shares
         numbers = [one.topology.replica for one in configs]
         self._replicas = dict(zip(numbers, supervisors.replicas, strict=True))
@@ -109,10 +122,20 @@ class Member:
             line: Line[ToNode0, FromNode0] = Line(await stream_over(end), FromNode0)
             try:
                 return await self._work(line)
+            except LsvError as error:
+                self._part(error)
+                raise
             finally:
                 line.close()
         except (EOFError, OSError, ValueError) as cause:
-            raise EngineDied(f"node 0 ({self._way}) is gone") from cause
+            gone = EngineDied(f"node 0 ({self._way}) is gone")
+            self._part(gone)
+            raise gone from cause
+
+    def _part(self, why: LsvError) -> None:
+        """Node 0 has gone, which ends engines that others have a part in."""
+        if self._contingent is not None:
+            self._contingent.detach(why)
 
     async def _work(self, line: Line[ToNode0, FromNode0]) -> LsvError | None:
         """See ``join``. Raises ``EOFError``, ``OSError`` and ``ValueError`` where node 0 does not go on."""
@@ -138,6 +161,12 @@ class Member:
                 raise _Held(said.address)
             if isinstance(said, Welcome):
                 self._start()
+                if self._contingent is not None:
+                    self._contingent.attach(in_loop(line.send))
+            elif isinstance(said, Together) and self._contingent is not None:
+                self._contingent.begin(said.replica, said.meeting)
+            elif isinstance(said, Fall) and self._contingent is not None:
+                self._contingent.fall(said.replica, from_record(said.error))
             elif isinstance(said, Dial) and said.replica in self._replicas:
                 self._spawn(self._connect(said.replica))
             elif isinstance(said, Renew) and said.replica in self._replicas:

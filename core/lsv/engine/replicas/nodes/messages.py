@@ -2,7 +2,9 @@
 
 Each connection is opened by the machine with the replicas, and begins with the handshake. One, for ``JOINING``, is for
 these messages: ``Enlist``, answered by ``Welcome``, ``Taken`` or ``Failed``; then ``Told`` goes to node 0, and orders
-come from there. Others are for the number of a replica: a client of node 0 talks through them to that engine.
+come from there. ``Waiting``, ``Left``, ``Together`` and ``Fall`` are of engines that start and end together. Others are
+for the number of a replica: a client of node 0 talks through them to that engine; or for ``MEETING``, see
+``lsv.processes.nodes.meeting``.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import msgspec
 
 from lsv.engine.supervision.state import Supervision
+from lsv.errors import ErrorRecord
 from lsv.processes.nodes.newcomer import Newcomer
 
 LONGEST = 1 << 24
@@ -32,6 +35,19 @@ class Told(msgspec.Struct, frozen=True, tag=True):
 
     replica: int
     supervision: Supervision
+
+
+class Waiting(msgspec.Struct, frozen=True, tag=True):
+    """The engine of a replica is about to be started, once those that it computes with are."""
+
+    replica: int
+
+
+class Left(msgspec.Struct, frozen=True, tag=True):
+    """The engine of a replica has ended, and with it all that it computes with."""
+
+    replica: int
+    error: ErrorRecord
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):
@@ -57,9 +73,24 @@ class Renew(msgspec.Struct, frozen=True, tag=True):
     replica: int
 
 
+class Together(msgspec.Struct, frozen=True, tag=True):
+    """All that compute together are about to start: this machine's engine of a replica is to."""
+
+    replica: int
+    meeting: str
+    """See ``Topology.meeting``."""
+
+
+class Fall(msgspec.Struct, frozen=True, tag=True):
+    """The engine of this replica ends, as another has that it computes with."""
+
+    replica: int
+    error: ErrorRecord
+
+
 class Goodbye(msgspec.Struct, frozen=True, tag=True):
     """The server has ended as it was told to, or the machine has."""
 
 
-ToNode0 = Enlist | Told | Goodbye
-FromNode0 = Welcome | Taken | Dial | Renew | Goodbye
+ToNode0 = Enlist | Told | Waiting | Left | Goodbye
+FromNode0 = Welcome | Taken | Dial | Renew | Together | Fall | Goodbye

@@ -9,11 +9,23 @@ from typing import Any, NamedTuple, Self
 
 from lsv.config import EngineConfig
 from lsv.engine.replicas.nodes.line import Line, cancel, stream_over
-from lsv.engine.replicas.nodes.messages import Enlist, FromNode0, Goodbye, Taken, Told, ToNode0, Welcome
+from lsv.engine.replicas.nodes.messages import (
+    Enlist,
+    FromNode0,
+    Goodbye,
+    Left,
+    Taken,
+    Told,
+    ToNode0,
+    Waiting,
+    Welcome,
+)
+from lsv.engine.replicas.nodes.rendezvous import Rendezvous
 from lsv.engine.replicas.nodes.stand_in import StandIn
-from lsv.errors import ConfigError, EngineDied, LsvError, StartError
+from lsv.engine.supervision.gang import Gang
+from lsv.errors import ConfigError, EngineDied, LsvError, StartError, from_record
 from lsv.processes.nodes.door import Door, Guest, listen
-from lsv.processes.nodes.handshake import JOINING
+from lsv.processes.nodes.handshake import JOINING, MEETING
 from lsv.processes.nodes.newcomer import Likeness
 from lsv.processes.wire import Failed
 
@@ -46,10 +58,14 @@ class Reception:
     where this machine has no such address or its port is taken.
     """
 
-    def __init__(self, config: EngineConfig, stand_ins: Sequence[StandIn], key: bytes) -> None:
+    def __init__(
+        self, config: EngineConfig, stand_ins: Sequence[StandIn], key: bytes, gang: Gang | None = None
+    ) -> None:
+        """With a ``gang``, those of it meet here."""
         assert config.replica_nodes is not None, "replicas on several machines"
         self._nodes, self._key = config.replica_nodes, key
         self._replicas = {one.number: one for one in stand_ins}
+        self._rendezvous = None if gang is None else Rendezvous(gang)
         self._likeness = Likeness(config)
         self._hosts: list[Host] = []
         self._turned_away: dict[str, str] = {}
@@ -79,6 +95,8 @@ class Reception:
         if isinstance(error, LsvError):
             self._last = Failed(error.record())
         await cancel(self._tasks)
+        if self._rendezvous is not None:
+            self._rendezvous.close()
         for one in self._replicas.values():
             await one.close()
         await asyncio.to_thread(self._door.close)
@@ -97,6 +115,8 @@ class Reception:
                 self._turn_away(guest.address, "has another LSV_CLUSTER_KEY")
             elif guest.purpose == JOINING:
                 self._spawn(self._join(guest))
+            elif guest.purpose == MEETING and self._rendezvous is not None:
+                self._spawn(self._rendezvous.receive(guest))
             elif guest.purpose in self._replicas:
                 self._replicas[guest.purpose].connect(guest)
             else:
@@ -194,9 +214,16 @@ class Reception:
                 told = await host.line.receive()
                 if isinstance(told, Goodbye):
                     return "has left"
-                if isinstance(told, Told) and told.replica in host.numbers:
+                if not isinstance(told, Told | Waiting | Left) or told.replica not in host.numbers:
+                    continue
+                engine = self._replicas[told.replica]
+                if isinstance(told, Waiting):
+                    engine.wait()
+                elif isinstance(told, Left):
+                    engine.leave(from_record(told.error))
+                else:
                     (ended.add if told.supervision.state == "ended" else ended.discard)(told.replica)
-                    self._replicas[told.replica].tell(told.supervision, goes_on=len(ended) < len(host.numbers))
+                    engine.tell(told.supervision, goes_on=len(ended) < len(host.numbers))
         except LsvError as error:
             return f"has ended: {error.message}"
         except (EOFError, OSError, ValueError):

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from lsv.engine.replicas.nodes.line import Stream, cancel, splice, stream_over
-from lsv.engine.replicas.nodes.messages import Dial, FromNode0, Renew
+from lsv.engine.replicas.nodes.line import Stream, cancel, in_loop, splice, stream_over
+from lsv.engine.replicas.nodes.messages import Dial, Fall, FromNode0, Renew, Together
+from lsv.engine.supervision.gang import Gang
 from lsv.engine.supervision.state import Supervision, publish, socket_in
 from lsv.errors import EngineDied, ErrorRecord, LsvError
 from lsv.processes.folder import PrivateFolder
@@ -28,8 +29,9 @@ class StandIn:
     ``stop`` must be called in the event loop that serves it.
     """
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, number: int, gang: Gang | None = None) -> None:
+        """With a ``gang``, the engine starts and ends with those of the gang's supervisors."""
+        self.number, self._gang = number, gang
         self._folder = PrivateFolder()
         self._run = 0
         self._ended = False
@@ -52,8 +54,12 @@ class StandIn:
 
     def renew(self) -> None:
         """Have another process take the engine's place; returns at once."""
+        self._order(Renew(self.number))
+
+    def _order(self, order: FromNode0) -> None:
+        """Tell the machine that has the engine, if there is one."""
         if self._send is not None:
-            self._send(Renew(self.number))
+            self._send(order)
 
     def ask_to_stop(self) -> None:
         """Its machine is told by the end of the server."""
@@ -65,6 +71,8 @@ class StandIn:
     async def open(self) -> None:
         """Take connections of clients."""
         self._server = await asyncio.start_unix_server(self._take, str(self.address))
+        if self._gang is not None:
+            self._gang.follow(in_loop(self.give_up))
 
     async def close(self) -> None:
         """Take no more, and end those there are."""
@@ -85,6 +93,25 @@ class StandIn:
         self._publish("down", why.record())  # first of all: clients look for the reason when their connections end
         for relay in self._relays:
             relay.cancel()
+        self.leave(why)
+
+    def wait(self) -> None:
+        """The engine is about to be started, once all of its gang are."""
+        if self._gang is not None:
+            self._gang.expect(self.number, in_loop(self._begin))
+
+    def leave(self, why: LsvError) -> None:
+        """The engine has ended, and with it all of its gang."""
+        if self._gang is not None:
+            self._gang.leave(self.number, why)
+
+    def _begin(self, meeting: str) -> None:
+        assert self._gang is not None
+        self._gang.enter(self.number, in_loop(self._fall))
+        self._order(Together(self.number, meeting))
+
+    def _fall(self, why: LsvError) -> None:
+        self._order(Fall(self.number, why.record()))
 
     def tell(self, told: Supervision, *, goes_on: bool) -> None:
         """The engine's machine says how it is, and whether that ``goes_on``, which it does while it has another engine.
