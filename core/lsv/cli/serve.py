@@ -105,7 +105,7 @@ def _open_door(
         return Reception(config, supervisors.stand_ins, read_cluster_key(), supervisors.gang)
     return Placed(
         config, supervisors.stand_ins, log_level=settings["log_level"].upper(), restarts=_restarts(config, settings),
-        drain=settings["drain_timeout"],
+        drain=settings["drain_timeout"], gang=supervisors.gang,
     )  # fmt: skip
 
 

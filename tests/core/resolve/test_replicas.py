@@ -264,6 +264,7 @@ def test_somebody_finds_machines_for_all_replicas() -> None:
         ({"headless": True}, "headless with"),
         ({"executor": "ray"}, "For ranks on several, leave out --data-parallel-backend"),
         ({"data_parallel_address": "0.0.0.0"}, "give the one address that others reach it by"),
+        ({"cluster_key": "short"}, "16 or more"),
     ],
 )
 def test_where_replicas_are_is_not_said_twice(given: dict[str, Any], message: str) -> None:

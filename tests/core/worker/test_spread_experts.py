@@ -135,7 +135,6 @@ def test_experts_are_spread_over_the_ranks_of_all_replicas() -> None:
         ({"tensor_parallel_size": 2, "nnodes": 4, "node_rank": 0, "master_addr": "10.0.0.1", "cluster_key": "k" * 16},
          "nnodes: not with"),
         ({"cpu_offload_gb": 1}, "cpu_offload_gb: not with"),
-        ({"data_parallel_backend": "ray"}, "data_parallel_backend: not with"),
         ({"expert_map": "[0, 2]"}, "expert 1 is on rank 2, and there are 2"),
     ],
     ids=str,

@@ -18,6 +18,7 @@ import pytest
 
 from lsv import LLM, SamplingParams
 from lsv.processes.ports import free_port
+from lsv.testing.tiny import tiny
 
 pytest.importorskip("ray")
 
@@ -187,6 +188,37 @@ def test_replicas_are_placed_by_ray_and_a_lost_machine_costs_its_own_requests(
     server.process.terminate()
     assert server.process.wait(60) == 0
     assert "is given up" not in server.log.read_text()
+
+
+@pytest.mark.row("F-282", "F-574")
+def test_placed_replicas_that_share_experts_end_and_come_back_together(
+    own_cluster: Cluster, serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    path = str(tiny("qwen3_moe", tmp_path / "model", tokenizer=True, num_experts=8, mlp_only_layers=[]))
+    with LLM(path, dtype="float32", max_model_len=128) as llm:
+        (wanted,) = llm.generate("Ships", SamplingParams(temperature=0, max_tokens=24), use_tqdm=False)
+    other = own_cluster.add_node(num_cpus=2)
+    server = serve(
+        *REPLICAS, "--data-parallel-rpc-port", str(free_port()), "--enable-expert-parallel", "--max-model-len", "128",
+        "--model", path,
+    )  # fmt: skip
+    server.wait_until_ready()
+
+    def answers() -> list[str]:
+        asked = [
+            server.client.completions.create(model=path, prompt="Ships", max_tokens=24, temperature=0) for _ in range(3)
+        ]
+        return [one.choices[0].text for one in asked]
+
+    assert answers() == [wanted.outputs[0].text] * 3
+    assert min(server.tokens().values()) > 0, "both have answered"
+    own_cluster.remove_node(other, allow_graceful=False)
+    server.wait_for(lambda model: {one["state"] for one in model["replicas"]} == {"loading"})
+    own_cluster.add_node(num_cpus=2)
+    server.wait_until_ready()
+    assert answers() == [wanted.outputs[0].text] * 3
+    server.process.terminate()
+    assert server.process.wait(60) == 0
 
 
 def test_replicas_without_room_end_the_server_by_name(serve: Callable[..., Server]) -> None:

@@ -13,9 +13,7 @@ def refuse_with_shared_experts(config: EngineConfig) -> None:
     topology = config.topology
     if not topology.shares_experts:
         return
-    placed = config.replica_nodes is not None and bool(config.replica_nodes.placer)
     refused = {
-        "data_parallel_backend": (placed, "machines of replicas that share experts are started with them"),
         "nnodes": (config.nodes is not None, "a replica that shares experts has its ranks on one machine"),
         "executor": (config.executor not in _EXECUTORS, "a replica's ranks must be processes of one machine"),
         "enable_sleep_mode": (config.sleep_mode, "none of the replicas computes without the others"),

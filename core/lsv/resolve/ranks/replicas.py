@@ -72,6 +72,8 @@ def _place_by(backend: str, settings: Settings) -> Placement:
         )
     if settings["data_parallel_address"] is not None:
         check_address("data_parallel_address", settings["data_parallel_address"])
+    if settings["cluster_key"]:  # otherwise one is made
+        check_key(settings["cluster_key"], "several machines")
     nodes = ReplicaNodes(
         headless=False,
         address=settings["data_parallel_address"] or "",

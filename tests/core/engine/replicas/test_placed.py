@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from lsv import LLM
 from lsv.config import EngineConfig, ReplicaNodes, Topology
 from lsv.engine.replicas.nodes.charge import Charge
 from lsv.engine.replicas.nodes.placed import Placed
@@ -22,10 +23,13 @@ from lsv.engine.replicas.supervisors import Supervisors
 from lsv.engine.socket_client import SocketClient
 from lsv.engine.supervision.supervisor import RestartPolicy
 from lsv.errors import ConfigError, EngineDied
+from lsv.llm import read_arguments
 from lsv.processes.ports import free_port
+from lsv.resolve import resolve
 from lsv.testing.fakes.engine import engine_config, install_plugin
 from lsv.testing.fakes.text import letters
 from lsv.testing.fakes.tokens import VOCABULARY
+from lsv.testing.tiny import tiny
 
 from .conftest import LONG, SHORT, answer, children_of, states, until
 
@@ -47,14 +51,19 @@ def placed_config(**changes: Any) -> EngineConfig:
 
 
 @asynccontextmanager
-async def serving(config: EngineConfig, *, restarts: int = 1) -> AsyncIterator[ReplicaSet]:
+async def serving(
+    config: EngineConfig, *, restarts: int = 1, vocabulary: int = VOCABULARY
+) -> AsyncIterator[ReplicaSet]:
     def policy() -> RestartPolicy:
         return RestartPolicy(restarts, 600.0)
 
     supervisors = Supervisors(config.replicas(), restarts=policy)
     try:
-        async with Placed(config, supervisors.stand_ins, log_level="INFO", restarts=policy, drain=30.0):
-            tokenizer = letters(VOCABULARY)
+        placed = Placed(
+            config, supervisors.stand_ins, log_level="INFO", restarts=policy, drain=30.0, gang=supervisors.gang
+        )
+        async with placed:
+            tokenizer = letters(vocabulary)
             each = zip(config.replicas(), supervisors.addresses, strict=True)
             client = ReplicaSet([SocketClient(one, address, tokenizer) for one, address in each])
             await client.start()
@@ -113,6 +122,32 @@ async def test_all_are_placed_anew_when_the_placing_process_is_lost() -> None:
         await until(lambda: states(client) == {"ready"})
         assert placement() != before
         assert len(await answer(client, SHORT)) == 8
+
+
+@pytest.mark.row("F-282", "F-574")
+@pytest.mark.slow
+@pytest.mark.parametrize("restarts", [0, 1])
+async def test_placed_replicas_share_experts(restarts: int, tmp_path: Path) -> None:
+    given = {
+        "model": str(tiny("qwen3_moe", tmp_path / "model", num_experts=8, mlp_only_layers=[])), "dtype": "float32",
+        "max_model_len": 128, "skip_tokenizer_init": True, "kv_cache_memory_bytes": 1 << 20,
+    }  # fmt: skip
+    params = SHORT.replace(detokenize=False)
+    with LLM(**given) as llm:
+        (one,) = llm.generate({"prompt_token_ids": [1, 2, 3]}, params, use_tqdm=False)
+    wanted = list(one.outputs[0].token_ids)
+    shared = resolve(*read_arguments({**given, "data_parallel_size": 2, "enable_expert_parallel": True}))
+    nodes, topology = placed_config().replica_nodes, msgspec.structs.replace(shared.topology, local=(0, 0))
+    plugins = (*shared.plugins, "fake_engine")
+    config = msgspec.structs.replace(shared, topology=topology, replica_nodes=nodes, plugins=plugins)
+    async with serving(config, restarts=restarts, vocabulary=64) as client:
+        await client.ready()
+        assert await asyncio.gather(*(answer(one, params) for one in client.replicas)) == [wanted] * 2
+        os.kill(min(children_of(placement())), signal.SIGKILL)
+        await until(lambda: "ready" not in states(client))
+        await until(lambda: states(client) == {"ready" if restarts else "dead"})
+        if restarts:
+            assert await asyncio.gather(*(answer(one, params) for one in client.replicas)) == [wanted] * 2
 
 
 @pytest.mark.parametrize(

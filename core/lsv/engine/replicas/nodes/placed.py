@@ -17,16 +17,18 @@ from lsv.engine.replicas.nodes.line import Line, cancel, stream_over
 from lsv.engine.replicas.nodes.placement import Begin, FromPlacement, GivenUp, Here, Seek, ToPlacement
 from lsv.engine.replicas.nodes.reception import Reception
 from lsv.engine.replicas.nodes.stand_in import StandIn
+from lsv.engine.supervision.gang import Gang
 from lsv.engine.supervision.supervisor import STOP_SECONDS, RestartPolicy
 from lsv.errors import EngineDied, LsvError, from_record
 from lsv.processes.child import Child
+from lsv.settings.cluster_key import read_cluster_key
 
 log = logging.getLogger(__name__)
 
 _END_SECONDS = 2 * STOP_SECONDS
 """What the process gets to end by itself, since it waits for engines to."""
 _KEY = 32
-"""Bytes of the secret that is made for each run, so that nobody has to hand one out."""
+"""Bytes of the secret that is made for each run where there is none, so that nobody has to hand one out."""
 
 
 class Placed:
@@ -44,11 +46,13 @@ class Placed:
         log_level: str,
         restarts: Callable[[], RestartPolicy],
         drain: float,
+        gang: Gang | None = None,
     ) -> None:
+        """With a ``gang``, where one replica is given up there is none."""
         assert config.replica_nodes is not None, "replicas that somebody places"
         self._config, self._nodes = config, config.replica_nodes
         self._replicas = {one.number: one for one in stand_ins}
-        self._log_level, self._restarts, self._drain = log_level, restarts, drain
+        self._log_level, self._restarts, self._drain, self._gang = log_level, restarts, drain, gang
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._keep())
@@ -94,10 +98,10 @@ class Placed:
     async def _place(self, line: Line[ToPlacement, FromPlacement]) -> NoReturn:
         here = await line.receive()
         assert isinstance(here, Here), "the first message is Here"
-        key, policy = secrets.token_bytes(_KEY), self._restarts()
+        key, policy = read_cluster_key() or secrets.token_hex(_KEY).encode(), self._restarts()
         nodes = msgspec.structs.replace(self._nodes, address=self._nodes.address or here.address)
         config = msgspec.structs.replace(self._config, replica_nodes=nodes)
-        async with Reception(config, tuple(self._replicas.values()), key):
+        async with Reception(config, tuple(self._replicas.values()), key, self._gang):
             there = msgspec.structs.replace(config, replica_nodes=msgspec.structs.replace(nodes, headless=True))
             charge = Charge(
                 config=there, key=key, log_level=self._log_level, restarts=(policy.limit, policy.window),
@@ -109,3 +113,5 @@ class Placed:
                 assert isinstance(gone, GivenUp), "all further messages are GivenUp"
                 log.error("replica %d is given up: %s", gone.replica, gone.error.message)
                 self._replicas[gone.replica].give_up(from_record(gone.error))
+                if self._gang is not None:
+                    self._gang.disband()
