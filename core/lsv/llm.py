@@ -37,7 +37,7 @@ from lsv.request.params import PoolingParams, SamplingParams
 from lsv.settings import Declared, Given, Settings, dashed, gather, neutral, options, unknown_variables
 from lsv.settings.elsewhere import NEUTRAL_OFFLINE
 from lsv.settings.spelling import suggest
-from lsv.text.prompts import PromptInput, PromptReader, list_prompts, read_conversation
+from lsv.text.prompts import PromptInput, PromptReader, list_prompts
 from lsv.text.tokenizer import Tokenizer, open_tokenizer
 
 __all__ = [
@@ -112,8 +112,8 @@ class LLM(PoolingMethods, ControlMethods):
             raise
         self._client: InlineClient | None = InlineClient(engine, tokenizer, fit, plugins=loaded)
         self._plugins = loaded or Plugins()
-        prompts = PromptReader(tokenizer, engine.config, self._plugins.catalog, media)
-        self.llm_engine = LLMEngine(self._client, prompts, self)
+        self._prompts = PromptReader(tokenizer, engine.config, self._plugins.catalog, media)
+        self.llm_engine = LLMEngine(self._client, self._prompts, self)
         self._numbers = itertools.count()
         report.log_fit(engine.config, fit)
         self._plugins.call("lsv_engine_started", config=engine.config)
@@ -165,7 +165,7 @@ class LLM(PoolingMethods, ControlMethods):
         conversations: Sequence[Any] = [messages] if single else messages
         tokenizer, prompts = self.get_tokenizer(), []
         for conversation in conversations:
-            read, media = read_conversation(conversation)
+            read, media = self._prompts.read_conversation(conversation)
             text = tokenizer.render_chat(
                 read,
                 add_generation_prompt=add_generation_prompt,
@@ -173,6 +173,7 @@ class LLM(PoolingMethods, ControlMethods):
                 template=chat_template,
                 kwargs=chat_template_kwargs,
             )
+            text = self._prompts.spell(text) if media else text
             ids = tokenizer.encode(text, add_special_tokens=False)
             prompts.append(
                 {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -52,6 +53,7 @@ class Reference(msgspec.Struct, frozen=True):
 
 
 _LINKS: Mapping[str, Modality] = {"image_url": "image", "audio_url": "audio", "video_url": "video"}
+NO_MARKS: Mapping[Modality, str] = MappingProxyType({})
 KNOWN = ("text", *_LINKS, "input_audio")
 
 
@@ -90,8 +92,18 @@ def convert_part(part: Any, where: str) -> ContentPart:
         raise BadRequest(f"{where}: {str(error).replace('`', '')}", param=where) from None
 
 
-def template_content(parts: list[str | Reference]) -> str | list[dict[str, str]]:
-    """Content as chat templates know it: one text where there are no media, else a list of typed parts."""
+def template_content(
+    parts: list[str | Reference], marks: Mapping[Modality, str] = NO_MARKS
+) -> str | list[dict[str, str]]:
+    """Content as chat templates know it: one text where there are no media, else a list of typed parts.
+
+    Those of media have their ``mark``, if they have one: what stands for them where a template takes texts alone.
+    """
     if all(isinstance(part, str) for part in parts):
         return "\n".join(str(part) for part in parts)
-    return [{"type": "text", "text": p} if isinstance(p, str) else {"type": p.modality} for p in parts]
+    return [{"type": "text", "text": part} if isinstance(part, str) else _shown(part, marks) for part in parts]
+
+
+def _shown(part: Reference, marks: Mapping[Modality, str]) -> dict[str, str]:
+    mark = marks.get(part.modality)
+    return {"type": part.modality} if mark is None else {"type": part.modality, "mark": mark}

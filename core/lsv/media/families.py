@@ -43,7 +43,8 @@ def load_processor(config: EngineConfig, catalog: Catalog, offer: ProcessorOffer
 
 def load_placement(config: EngineConfig, catalog: Catalog, offer: ProcessorOffer) -> Placement:
     """Raises ``PluginError`` when it can't be imported."""
-    placement: Placement = catalog.load(offer, "place")(read_config(Path(config.model), config.overrides))
+    folder = Path(config.model)
+    placement: Placement = catalog.load(offer, "place")(folder, read_config(folder, config.overrides))
     return placement
 
 

@@ -6,9 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from lsv.errors import BadRequest
 from lsv.media.items import Prepared
-from lsv.media.processor import Placement
+from lsv.media.processor import Marking, Placement
 from lsv.request.media import Media, Modality
 from lsv.request.prompt import Prompt
+
+
+def marks_of(placement: Placement) -> Mapping[Modality, str]:
+    """What stands for items in texts; empty for a family whose templates write placeholders."""
+    return placement.marks if isinstance(placement, Marking) else {}
+
+
+def spell(text: str, placement: Placement) -> str:
+    """A prompt's text with placeholders for its marks."""
+    return placement.spell(text) if isinstance(placement, Marking) else text
 
 
 def place(ids: Sequence[int], items: Sequence[Prepared], placement: Placement) -> Prompt:

@@ -87,11 +87,23 @@ class Resizing(Protocol):
 
 
 class Placement(Protocol):
-    """Made by ``ProcessorOffer.place``, a ``(config) -> Placement``, where prompts are made; light."""
+    """Made by ``ProcessorOffer.place``, a ``(folder, config) -> Placement``, where prompts are made; light."""
 
     placeholders: Mapping[Modality, int]
     """The token of which the templated prompt has one for each item of a modality that has a place."""
 
     def positions(self, ids: Sequence[int], media: Sequence[Media]) -> Positions | None:
         """Where the tokens of a prompt with its items in place stand; None where they stand one after the other."""
+        ...
+
+
+@runtime_checkable
+class Marking(Protocol):
+    """What a ``Placement`` adds where the text of a prompt has something else for an item than a placeholder."""
+
+    marks: Mapping[Modality, str]
+    """What stands for an item in a text, and in messages for templates that take texts alone."""
+
+    def spell(self, text: str) -> str:
+        """A prompt's text as it is tokenised: with one placeholder, and what belongs around it, for each mark."""
         ...

@@ -32,6 +32,8 @@ class MediaService(Protocol):
     """What the model takes."""
     transcriber: Transcriber | None
     """How to ask for transcriptions; None for a family that does not transcribe."""
+    marks: Mapping[Modality, str]
+    """What stands for items in texts, see ``lsv.media.processor.Marking``; empty where placeholders do."""
 
     @property
     def allowed(self) -> tuple[Modality, ...]:
@@ -58,6 +60,10 @@ class MediaService(Protocol):
         """All items as the encoder takes them; ``options`` are laid over the operator's. Raises ``BadRequest``."""
         ...
 
+    def spell(self, text: str) -> str:
+        """A prompt's text as it is to be tokenised: with placeholders for its marks."""
+        ...
+
     def place(self, ids: Sequence[int], items: Sequence[Prepared]) -> Prompt:
         """The templated prompt with its items in place. Raises ``BadRequest`` where they do not match."""
         ...
@@ -74,9 +80,16 @@ class MediaService(Protocol):
 class OfflineMedia(Protocol):
     """Made by ``MediaOffer.offline``, a ``(config, catalog, options) -> OfflineMedia``, in the process of ``LLM``."""
 
+    marks: Mapping[Modality, str]
+    """See ``MediaService.marks``."""
+
     @property
     def in_prompt(self) -> bool:
         """Whether items have places in the prompt."""
+        ...
+
+    def spell(self, text: str) -> str:
+        """See ``MediaService.spell``."""
         ...
 
     def place(self, ids: Sequence[int], data: Mapping[str, Any], options: Mapping[str, Any]) -> Prompt:

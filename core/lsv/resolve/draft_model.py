@@ -15,7 +15,7 @@ from lsv.offers import DrafterOffer
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.files import hub_of
 from lsv.resolve.lengths import own_length
-from lsv.resolve.locate import locate_model, read_config
+from lsv.resolve.locate import language_of, locate_model, read_config
 from lsv.resolve.pooling import find_offer
 from lsv.settings import Settings
 
@@ -144,8 +144,7 @@ def _mostly(tokens: Mapping[str, int], others: Mapping[str, int]) -> bool:
 
 
 def _vocabulary_size(checkpoint: Mapping[str, Any]) -> int | None:
-    text = checkpoint.get("text_config")
-    size = checkpoint.get(_SIZE, text.get(_SIZE) if isinstance(text, Mapping) else None)
+    size = checkpoint.get(_SIZE, language_of(checkpoint)[1].get(_SIZE))
     return size if isinstance(size, int) else None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from lsv.errors import CheckpointError
 from lsv.offers import ModelOffer
+from lsv.resolve.locate import language_of
 
 _MOST_LENGTH = 1 << 31
 _LENGTH_KEYS = (
@@ -18,7 +19,7 @@ _LENGTH_KEYS = (
 
 def own_length(checkpoint: Mapping[str, Any], model: ModelOffer) -> int:
     """Tokens the checkpoint was made for, rope scaling included, of what writes beside a tower or an encoder."""
-    checkpoint = {**checkpoint, **mapping_of(checkpoint, "text_config"), **mapping_of(checkpoint, "decoder")}
+    checkpoint = {**checkpoint, **language_of(checkpoint)[1], **mapping_of(checkpoint, "decoder")}
     length = next((checkpoint[key] for key in _LENGTH_KEYS if isinstance(checkpoint.get(key), int)), None)
     if length is None and model.positions is not None:
         return model.positions - model.unused_positions

@@ -12,6 +12,9 @@ from lsv.offers import CheckpointOffer, ModelAlias, load_object
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.hub import Hub, fetch, fetch_file, is_name
 
+_LANGUAGE_KEYS = ("text_config", "llm_config")
+"""What config.json calls the configuration of the language model in a checkpoint that has more."""
+
 
 def default_model(catalog: Catalog) -> str:
     """The alias that is served when no model is named. Raises ``ConfigError`` where no plugin ships one."""
@@ -84,6 +87,17 @@ def read_config(folder: Path, overrides: Mapping[str, Any], name: str = "config.
     if config is None:
         raise CheckpointError(f"{folder} has no {name}: it is not a model checkpoint", param="model")
     return merge(config, overrides)
+
+
+def language_of(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Where the config.json of a checkpoint with towers has what is about its language model: the key and what it
+    holds, which is empty where the whole file is about that. Raises ``CheckpointError`` where it is no object.
+    """
+    key = next((key for key in _LANGUAGE_KEYS if config.get(key)), _LANGUAGE_KEYS[0])
+    found = config.get(key) or {}
+    if not isinstance(found, Mapping):
+        raise CheckpointError(f"config.json: {key} must be an object, got {found!r:.100}", param="model")
+    return key, found
 
 
 def read_object(file: Path) -> dict[str, Any] | None:

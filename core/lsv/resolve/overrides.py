@@ -10,7 +10,7 @@ from lsv.config import Choices
 from lsv.offers import QuantizerOffer
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.code import made_by_code
-from lsv.resolve.locate import merge, read_config
+from lsv.resolve.locate import language_of, merge, read_config
 from lsv.settings import Settings
 
 _KEYS = ("rope_parameters", "rope_scaling", "rope_theta")
@@ -42,9 +42,9 @@ def rope_overrides(config: Mapping[str, Any], scaling: Mapping[str, Any] | None,
     """
     if not scaling and theta is None:
         return {}
-    text = config.get("text_config")
-    if isinstance(text, Mapping) and any(text.get(key) is not None for key in _KEYS):
-        return {"text_config": rope_overrides(text, scaling, theta)}
+    key, text = language_of(config)
+    if any(text.get(name) is not None for name in _KEYS):
+        return {key: rope_overrides(text, scaling, theta)}
     new = isinstance(config.get("rope_parameters"), Mapping)
     old = config.get("rope_parameters" if new else "rope_scaling")
     rule: dict[str, Any] = {}

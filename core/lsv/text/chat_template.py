@@ -164,7 +164,7 @@ def _find_formats(source: str, content_format: ContentFormat) -> tuple[bool, boo
 def _flatten(parts: Sequence[Any]) -> str:
     texts: list[str] = []
     for part in parts:
-        text = part.get("text") if isinstance(part, Mapping) else part
+        text = part.get("text", part.get("mark")) if isinstance(part, Mapping) else part
         if not isinstance(text, str):
             raise BadRequest("content: every part must be a text for this model's chat template", param="messages")
         texts.append(text)

@@ -10,7 +10,7 @@ import msgspec
 
 from lsv.config import EngineConfig
 from lsv.errors import BadRequest
-from lsv.media.content_parts import Reference, convert_part, read_part, template_content
+from lsv.media.content_parts import NO_MARKS, Reference, convert_part, read_part, template_content
 from lsv.media.options import MediaOptions
 from lsv.media.service import OfflineMedia, open_offline
 from lsv.plugins.catalog import Catalog
@@ -91,7 +91,7 @@ class PromptReader:
         if not isinstance(data, Mapping):
             raise BadRequest("multi_modal_data must be a mapping from kinds of media", param="multi_modal_data")
         # where media have no places in the prompt, an encoder-decoder's tokenizer would frame it as a whole answer
-        text, ids = self._read(prompt, framed=self._media.in_prompt)
+        text, ids = self._read(prompt, framed=self._media.in_prompt, shown=True)
         placed = self._media.place(ids, data, prompt.get("mm_processor_kwargs") or {})
         return msgspec.structs.replace(placed, text=text)
 
@@ -110,8 +110,33 @@ class PromptReader:
     def _media(self) -> OfflineMedia:
         return open_offline(self._config, self._catalog, self._options)
 
-    def _read(self, prompt: PromptInput, *, framed: bool) -> tuple[str | None, tuple[int, ...]]:
-        """``framed`` adds the special tokens that the tokenizer puts around a text."""
+    def read_conversation(
+        self, messages: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[Mapping[str, Any]], dict[str, list[Reference]]]:
+        """Messages as chat templates know them, and their media by kind. Raises ``BadRequest``."""
+        read: list[Mapping[str, Any]] = []
+        media: dict[str, list[Reference]] = {}
+        for index, message in enumerate(messages):
+            content, calls = message.get("content"), message.get("tool_calls")
+            message = {**message, "role": template_role(str(message.get("role", "")))}
+            if calls:
+                message["tool_calls"] = [_template_call(call, f"messages[{index}].tool_calls") for call in calls]
+            if isinstance(content, list | tuple):
+                parts = _read_parts(content, f"messages[{index}].content")
+                references = [part for part in parts if isinstance(part, Reference)]
+                for reference in references:
+                    media.setdefault(reference.modality, []).append(reference)
+                marks = self._media.marks if references else NO_MARKS
+                message = {**message, "content": template_content(parts, marks)}
+            read.append(message)
+        return read, media
+
+    def spell(self, text: str) -> str:
+        """The text of a prompt with media as it is to be tokenised."""
+        return self._media.spell(text)
+
+    def _read(self, prompt: PromptInput, *, framed: bool, shown: bool = False) -> tuple[str | None, tuple[int, ...]]:
+        """``framed`` adds the special tokens that the tokenizer puts around a text, which has media if ``shown``."""
         if isinstance(prompt, str):
             return prompt, tuple(self._tokenizer.encode(prompt, framed))
         if not isinstance(prompt, Mapping):
@@ -120,6 +145,7 @@ class PromptReader:
         if ids is not None:
             return text, tuple(ids)
         if isinstance(text, str):
+            text = self.spell(text) if shown else text
             return text, tuple(self._tokenizer.encode(text, framed))
         raise BadRequest(
             "a prompt mapping must have prompt (a text) or prompt_token_ids (a list of integers), "
@@ -138,26 +164,9 @@ def _join(encoder: Any, decoder: Any) -> PromptInput:
     return {**own, **media}
 
 
-def read_conversation(
-    messages: Sequence[Mapping[str, Any]],
-) -> tuple[list[Mapping[str, Any]], dict[str, list[Reference]]]:
-    """Messages as chat templates know them, and their media by kind. Raises ``BadRequest``."""
-    read: list[Mapping[str, Any]] = []
-    media: dict[str, list[Reference]] = {}
-    for index, message in enumerate(messages):
-        content, calls = message.get("content"), message.get("tool_calls")
-        message = {**message, "role": template_role(str(message.get("role", "")))}
-        if calls:
-            message["tool_calls"] = [_template_call(call, f"messages[{index}].tool_calls") for call in calls]
-        if isinstance(content, list | tuple):
-            where = f"messages[{index}].content"
-            parts = [read_part(convert_part(part, f"{where}[{n}]"), f"{where}[{n}]") for n, part in enumerate(content)]
-            for part in parts:
-                if isinstance(part, Reference):
-                    media.setdefault(part.modality, []).append(part)
-            message = {**message, "content": template_content(parts)}
-        read.append(message)
-    return read, media
+def _read_parts(content: Sequence[Any], where: str) -> list[str | Reference]:
+    places = [f"{where}[{number}]" for number in range(len(content))]
+    return [read_part(convert_part(part, place), place) for part, place in zip(content, places, strict=True)]
 
 
 def _template_call(call: Any, where: str) -> Any:

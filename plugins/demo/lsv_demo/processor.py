@@ -19,7 +19,7 @@ class DemoPlacement:
 
     placeholders: Mapping[Modality, int]
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         self.placeholders = config["senses"]["tokens"]
 
     def positions(self, ids: Sequence[int], media: Sequence[Media]) -> Positions | None:

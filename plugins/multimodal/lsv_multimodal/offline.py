@@ -19,12 +19,12 @@ from lsv.media.content_parts import Reference, refusal
 from lsv.media.families import find_processor, load_placement
 from lsv.media.items import Encoded, Prepared
 from lsv.media.options import MODALITIES, MediaOptions
-from lsv.media.placement import place
+from lsv.media.placement import marks_of, place, spell
 from lsv.media.processor import Content, Image, Processed, Video
 from lsv.plugins.catalog import Catalog
 from lsv.request.media import EMBEDDINGS, Array, Modality
 from lsv.request.prompt import Prompt
-from lsv.resolve.locate import read_config
+from lsv.resolve.locate import language_of, read_config
 from lsv_multimodal.decoding.audio import mix_audio
 from lsv_multimodal.decoding.frames import DEFAULT_FPS
 from lsv_multimodal.decoding.images import check_size, pixels_of
@@ -42,15 +42,18 @@ class InProcessMedia:
         self._modalities = offer.modalities
         self._options = options
         self._placement = load_placement(config, catalog, offer)
+        self.marks = marks_of(self._placement)
         self._preprocessor = Preprocessor(config, catalog, options.limits)
         checkpoint = read_config(Path(config.model), config.overrides)
-        text = checkpoint.get("text_config")
-        sizes = text if isinstance(text, Mapping) else checkpoint
+        sizes = language_of(checkpoint)[1] or checkpoint
         self._width = sizes.get("hidden_size", sizes.get("d_model"))
 
     @property
     def in_prompt(self) -> bool:
         return bool(self._placement.placeholders)
+
+    def spell(self, text: str) -> str:
+        return spell(text, self._placement)
 
     def place(self, ids: Sequence[int], data: Mapping[str, Any], options: Mapping[str, Any]) -> Prompt:
         items = [(modality, item) for modality in MODALITIES for item in _listed(modality, data.get(modality))]

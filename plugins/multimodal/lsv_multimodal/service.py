@@ -16,7 +16,7 @@ from lsv.media.content_parts import Reference, refusal
 from lsv.media.families import find_processor, load_placement, load_transcriber
 from lsv.media.items import AudioChunk, Encoded, Prepared
 from lsv.media.options import MediaOptions, check_decoded
-from lsv.media.placement import place
+from lsv.media.placement import marks_of, place, spell
 from lsv.plugins.catalog import Catalog
 from lsv.request.media import Modality
 from lsv.request.prompt import Prompt
@@ -53,6 +53,7 @@ class LocalMediaService:
         self.options = options
         self.transcriber = load_transcriber(config, catalog, offer)
         self._placement = load_placement(config, catalog, offer)
+        self.marks = marks_of(self._placement)
         self._sources = sources or Sources(options)
         self._pool = WorkerPool(config, options)
         self._cache = PreparedCache()
@@ -95,6 +96,9 @@ class LocalMediaService:
         finally:
             for task in tasks:
                 task.cancel()
+
+    def spell(self, text: str) -> str:
+        return spell(text, self._placement)
 
     def place(self, ids: Sequence[int], items: Sequence[Prepared]) -> Prompt:
         return place(ids, items, self._placement)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from lsv.errors import BadRequest
+from lsv.media.content_parts import Reference, template_content
 from lsv.media.items import Prepared
-from lsv.media.placement import place
+from lsv.media.placement import marks_of, place, spell
 from lsv.media.processor import Processed
 from lsv.request.media import Media, Positions
 
@@ -18,6 +19,13 @@ class Family:
 
     def positions(self, ids: Sequence[int], media: Sequence[Media]) -> Positions | None:
         return None
+
+
+class Marking(Family):
+    marks = {"image": "<image>"}
+
+    def spell(self, text: str) -> str:
+        return text.replace("<image>", "[Z]")
 
 
 IMAGE = Prepared("image", b"p" * 32, Processed({}, (80, 81, 81, 81, 82), 1, 3))
@@ -59,3 +67,12 @@ def test_places_and_items_must_match(ids: list[int], items: list[Prepared], mess
         place(ids, items, Family())
     assert caught.value.message.startswith("the media do not fit the prompt: ")
     assert caught.value.param == "messages"
+
+
+def test_texts_may_have_marks_for_placeholders() -> None:
+    assert (marks_of(Family()), spell("<image>?", Family())) == ({}, "<image>?")
+    assert (marks_of(Marking()), spell("<image>?", Marking())) == (Marking.marks, "[Z]?")
+    parts: list[str | Reference] = [Reference("image", "a"), "and", Reference("audio", "b")]
+    assert template_content(parts, marks_of(Marking())) == [
+        {"type": "image", "mark": "<image>"}, {"type": "text", "text": "and"}, {"type": "audio"},
+    ]  # fmt: skip

@@ -125,6 +125,9 @@ def test_rope_scaling_counts_in_the_length(configure, rope, length):
 def test_a_family_knows_the_length_that_its_files_leave_out():
     family, scaled = ModelOffer("a", ("A",), "a:A", positions=131072), {"rope_type": "linear", "factor": 8.0}
     assert own_length({"text_config": {"rope_scaling": scaled}}, family) == 131072
+    assert own_length({"llm_config": {"rope_scaling": scaled}}, family) == 131072
+    with pytest.raises(CheckpointError, match="text_config must be an object"):
+        own_length({"text_config": [1]}, family)
     assert own_length({"text_config": {"rope_scaling": scaled, "max_position_embeddings": 1024}}, family) == 8192
 
 

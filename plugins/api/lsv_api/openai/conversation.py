@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from lsv.errors import BadRequest
-from lsv.media.content_parts import ContentPart, Reference, read_part, refusal, template_content
+from lsv.media.content_parts import NO_MARKS, ContentPart, Reference, read_part, refusal, template_content
+from lsv.request.media import Modality
 from lsv.request.prompt import Prompt
 from lsv.text.messages import template_arguments, template_role
 from lsv.text.request_templates import are_flags
@@ -41,6 +42,7 @@ async def encode_chat(
         check_answers(body, 1, served, api.options.limits)
     shown, messages = await api.pool.run(exchange.size, _read, body, served, api.options)
     text = await _render(body, messages, tools, served, exchange)
+    text = text if media is None else media.spell(text)
     ids = await encode_text(text, served, api, TextRule("messages", bool(body.add_special_tokens), fits))
     if not ids:
         raise BadRequest("messages: the chat template made an empty prompt of them", param="messages")
@@ -65,19 +67,19 @@ def _read(
             f"messages takes at most {options.limits.messages} messages (--api-max-messages), got {len(given)}",
             param="messages",
         )
-    messages = template_messages(given)
+    messages = template_messages(given, NO_MARKS if served.client.media is None else served.client.media.marks)
     shown = _references(given, served)
     _check_chats(served)
     return shown, messages
 
 
-def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages as templates know them: content as one text, or as parts where it has media; arguments of tool calls as
-    objects.
+def template_messages(messages: Sequence[Message], marks: Mapping[Modality, str] = NO_MARKS) -> list[dict[str, Any]]:
+    """Messages as templates know them: content as one text, or as parts where it has media, which have their ``marks``;
+    arguments of tool calls as objects.
     """
     if not messages:
         raise BadRequest("messages must hold at least one message", param="messages")
-    return [_template_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    return [_template_message(message, f"messages[{index}]", marks) for index, message in enumerate(messages)]
 
 
 def final_text(messages: Sequence[Message]) -> str:
@@ -85,13 +87,14 @@ def final_text(messages: Sequence[Message]) -> str:
     return _text_of(template_content(_parts(messages[-1].content, f"messages[{len(messages) - 1}].content")))
 
 
-def _template_message(message: Message, where: str) -> dict[str, Any]:
+def _template_message(message: Message, where: str, marks: Mapping[Modality, str]) -> dict[str, Any]:
     if not _ROLE.fullmatch(message.role):
         raise BadRequest(f"{where}.role must be a word like user or assistant", param=f"{where}.role")
     role = template_role(message.role)
     if message.content is None and role not in ("assistant", "tool", "function"):
         raise BadRequest(f"{where}.content is required for role {role}", param=f"{where}.content")
-    known: dict[str, Any] = {"role": role, "content": template_content(_parts(message.content, f"{where}.content"))}
+    content = template_content(_parts(message.content, f"{where}.content"), marks)
+    known: dict[str, Any] = {"role": role, "content": content}
     for name in ("name", "tool_call_id", "reasoning_content", "reasoning"):
         if (value := getattr(message, name)) is not None:
             known[name] = value

@@ -34,7 +34,7 @@ class Qwen2VLPlacement:
     placeholders: Mapping[Modality, int]
     _paced = False
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         self.placeholders = _placeholders(config)
         self._merge = int(config["vision_config"].get("spatial_merge_size", 2))
 

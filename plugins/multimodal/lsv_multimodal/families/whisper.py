@@ -34,7 +34,7 @@ class WhisperPlacement:
 
     placeholders: Mapping[Modality, int] = {}
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         """Nothing of ``config`` matters."""
 
     def positions(self, ids: Sequence[int], media: Sequence[Media]) -> Positions | None:

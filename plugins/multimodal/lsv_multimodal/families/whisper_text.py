@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lsv.errors import BadRequest, CheckpointError
 from lsv.media.transcriber import Span, Task
+from lsv.resolve.locate import read_object
+from lsv_multimodal.families.named_tokens import named_tokens
 from lsv_multimodal.families.whisper_languages import NAMES
 from lsv_multimodal.families.whisper_rules import NAME, Timestamps, WhisperRules
 
@@ -27,8 +28,8 @@ class WhisperTranscriber:
     languages: Mapping[str, str]
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
-        self._known = {**config, **_read(folder / "generation_config.json")}
-        self._named = _named_tokens(folder)
+        self._known = {**config, **(read_object(folder / "generation_config.json") or {})}
+        self._named = named_tokens(folder)
         self.seconds = int(config.get("max_source_positions", 1500)) / _MARKS_A_SECOND
         self._begin = self._find("decoder_start_token_id", "<|startoftranscript|>")
         self._end = self._find("eos_token_id", "<|endoftext|>")
@@ -113,22 +114,3 @@ class WhisperTranscriber:
             told = f"generation_config.json has no {key}" if key else "it is not an added token of tokenizer.json"
             raise CheckpointError(f"the checkpoint does not say which token {name} is: {told}")
         return int(token)
-
-
-def _named_tokens(folder: Path) -> dict[str, int]:
-    """Ids of the tokens that were added to the vocabulary, by their text."""
-    added = _read(folder / "tokenizer.json").get("added_tokens")
-    if added is None:
-        return _read(folder / "added_tokens.json")
-    return {token["content"]: token["id"] for token in added}
-
-
-def _read(file: Path) -> dict[str, Any]:
-    """A JSON object; empty where there is no such file."""
-    try:
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return found
-    except FileNotFoundError:
-        return {}
-    except ValueError as cause:
-        raise CheckpointError(f"{file} is not valid JSON: {cause}") from cause

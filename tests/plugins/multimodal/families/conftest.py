@@ -52,7 +52,7 @@ class Shower:
         config = read_config(folder, {})
         self.folder = folder
         self.processor = catalog.load(offer)(folder, config)
-        self.placement = load_object(offer.place)(config)
+        self.placement = load_object(offer.place)(folder, config)
 
     def place(self, ids: Sequence[int], contents: Sequence[Content], **options: Any) -> Prompt:
         """``ids`` with one placeholder for each of ``contents``."""
