@@ -34,19 +34,32 @@ def check_placeholder(name: str, token: int, vocab_size: int) -> None:
 class SelfAttention(nn.Module):
     """x [T, size] -> [T, size]; every token attends to its whole span.
 
-    ``names`` are those of q, k and v, or one for all three fused; the ``unbiased`` ones have no bias.
+    ``names`` are those of q, k and v, or one for all three fused; the ``unbiased`` ones have no bias, and none has
+    without ``bias``. ``norms`` are taken of q and of k, of all their heads together.
     """
 
     def __init__(
-        self, w: Weights, names: Sequence[str], out: str, size: int, heads: int, *, unbiased: Sequence[str] = ()
+        self,
+        w: Weights,
+        names: Sequence[str],
+        out: str,
+        size: int,
+        heads: int,
+        *,
+        bias: bool = True,
+        unbiased: Sequence[str] = (),
+        norms: tuple[nn.Module, nn.Module] | None = None,
     ) -> None:
         super().__init__()
         self.heads = heads
-        self.qkv = Column.even(w, names, size, 3 * size // len(names), bias=True, unbiased=unbiased)
+        self.qkv = Column.even(w, names, size, 3 * size // len(names), bias=bias, unbiased=unbiased)
         self.out = Column.even(w, (out,), size, size, bias=True)
+        self.norms = None if norms is None else nn.ModuleList(norms)
 
     def forward(self, x: torch.Tensor, runs: Runs, rotate: Rotate | None = None) -> torch.Tensor:
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(-3)
+        if self.norms is not None:
+            q, k = (norm(heads.flatten(1)).view_as(heads) for norm, heads in zip(self.norms, (q, k), strict=True))
         if rotate is not None:
             q, k = rotate(q), rotate(k)
         return self.out(attend(q, k, v, runs).flatten(1))  # type: ignore[no-any-return]

@@ -84,6 +84,17 @@ SEEING: Mapping[str, Seeing] = {
         "LlavaNextImageProcessor",
         {**_SQUARE, "image_grid_pinpoints": _TILES},
     ),
+    "internvl": Seeing(
+        {"vision_config": {**_TOWER, "attention_bias": True}, "image_token_id": 261, "tie_word_embeddings": False},
+        "GotOcr2ImageProcessor",
+        {
+            "size": {"height": 28, "width": 28}, "max_patches": 6, "image_mean": [0.485, 0.456, 0.406],
+            "image_std": [0.229, 0.224, 0.225],
+        },
+        language="qwen2",
+        specials=("<img>", "</img>", "<IMG_CONTEXT>", "<video>"),
+        items={"image": "<IMG_CONTEXT>\n"},
+    ),
 }  # fmt: skip
 
 

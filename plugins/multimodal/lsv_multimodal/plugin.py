@@ -40,6 +40,16 @@ def lsv_processors() -> Iterable[ProcessorOffer]:
         place="lsv_multimodal.families.qwen2_vl:Qwen25VLPlacement",
     )  # fmt: skip
     yield ProcessorOffer(
+        "internvl_chat", ("InternVLChatModel",), ("image",),
+        load="lsv_multimodal.families.internvl:InternVLChatProcessor",
+        place="lsv_multimodal.families.internvl:InternVLPlacement",
+    )  # fmt: skip
+    yield ProcessorOffer(
+        "internvl", ("InternVLForConditionalGeneration",), ("image",),
+        load="lsv_multimodal.families.internvl:InternVLProcessor",
+        place="lsv_multimodal.families.internvl:InternVLPlacement",
+    )  # fmt: skip
+    yield ProcessorOffer(
         "whisper", ("WhisperForConditionalGeneration",), ("audio",),
         load="lsv_multimodal.families.whisper:WhisperProcessor",
         place="lsv_multimodal.families.whisper:WhisperPlacement",

@@ -1,0 +1,38 @@
+"""The language model of a checkpoint that sees: a native family's, by a configuration of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lsv.errors import CheckpointError
+from lsv.nn.decoder import Decoder
+from lsv.nn.keys import Keys
+from lsv.weights.naming import Prefixes
+from lsv.weights.place import Weights
+
+_HEAD = r"^lm_head\.weight$"
+"""What a tied model ignores."""
+
+
+def make_language(w: Weights, keys: Keys, key: str, families: Mapping[str, type[Decoder]], max_len: int) -> Decoder:
+    """The model of one of ``families``, by the ``model_type`` that config.json has under ``key``.
+
+    Raises ``CheckpointError`` for another one.
+    """
+    text = keys.take(key, dict)
+    kind = text.get("model_type")
+    if not isinstance(kind, str) or kind not in families:
+        raise CheckpointError(f"config.json: {key}.model_type is one of {', '.join(families)}, got {kind!r:.100}")
+    own, whole = text.get("tie_word_embeddings"), keys.take("tie_word_embeddings", bool, False)
+    # a name of its architecture would say that it is no model of text, but bare
+    given = {**text, "tie_word_embeddings": whole or own, "architectures": []}
+    made = families[kind](w, given, max_len)
+    if whole and own is False:
+        # transformers shares the embedding then, so a head in the file is not to be passed over
+        made.ignores = tuple(pattern for pattern in made.ignores if pattern != _HEAD)
+    return made
+
+
+def under(place: str, prefixes: Prefixes) -> Prefixes:
+    """A family's names where its model is at ``place`` of a checkpoint."""
+    return tuple((f"{place}.{theirs}", own) for theirs, own in prefixes)

@@ -1,0 +1,15 @@
+"""What this package offers. Imports no torch."""
+
+from __future__ import annotations
+
+from lsv.offers import ModelOffer
+
+_SEEING = ("text", "image")
+
+OFFERS = (
+    ModelOffer("internvl_chat", ("InternVLChatModel",), "lsv_models.seeing.internvl:internvl_chat", modalities=_SEEING),
+    ModelOffer(
+        "internvl", ("InternVLForConditionalGeneration",), "lsv_models.seeing.internvl:internvl", modalities=_SEEING
+    ),
+)
+"""Families that see, beside those that stand in files of their own."""
