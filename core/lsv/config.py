@@ -328,6 +328,8 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     """What prompts are padded to in a padded layout."""
     encoder_parts: int = 0
     """The pieces in which the model encodes an item of media; 0 for a model that takes text only."""
+    whole_items: bool = False
+    """Whether a step has all tokens of an item of media that are left, because they see one another."""
     cores: frozenset[int] = frozenset()
     """The processor's cores that the model's threads may run on."""
     reasons: tuple[Reason, ...] = ()

@@ -92,6 +92,11 @@ class AttentionLayer:
     and outputs are as wide. None: values of their own, of ``head_dim`` features.
     """
 
+    mutual: bool = False
+    """Whether the tokens of an item of media see one another, as in a row that is not causal: the model asks for those
+    of a step's items once more, without keys and with plans of their own (``lsv.attention.spans``).
+    """
+
     reads: int | None = None
     """The index of the earlier layer whose keys and values it attends to: it has none of its own, and the same place in
     the cache.

@@ -32,6 +32,10 @@ class PagedBackend(ABC):
     cuts_rows: bool = False
     """Whether a group's plan may have more rows than the step, as many as its rows have tokens in several chunks."""
 
+    mutual: bool = False
+    """Whether rows of a causal layer may be asked for again as if it were not, from what is cached, with its window on
+    both sides; otherwise layers that are ``mutual`` are refused."""
+
     gathers: bool = False
     """Whether it has ``lengths`` and ``gather``, without which it refuses layers that need them."""
 
@@ -56,6 +60,8 @@ class PagedBackend(ABC):
             return "it does not give a model its cached keys, of which this one chooses some for every token"
         if layer.biases is not None and not self.biased:
             return "it has no biases by distance"
+        if layer.mutual and not self.mutual:
+            return "the tokens of an image see one another, which it has no rows for"
         if layer.value_dim is not None and not self.shares_values:
             return "it does not read values from keys"
         return None

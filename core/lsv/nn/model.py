@@ -71,6 +71,8 @@ class Model(nn.Module):
     """The axes of a token's position: 3 with M-RoPE (time, height, width)."""
     staged: bool = False
     """Whether a layer needs nothing of what came before but its input, so that ranks can have layers of their own."""
+    mutual: ClassVar[bool] = False
+    """Whether the tokens of an item of media see one another (``Step.items``), so that no step cuts one."""
     pairs: ClassVar[bool] = False
     """Whether it tells the tokens of a row's second text from those of its first (``Step.types``)."""
     ignores: tuple[str, ...] = ()

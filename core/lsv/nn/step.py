@@ -21,6 +21,16 @@ class Embeddings:
 
 
 @dataclass(frozen=True, slots=True)
+class Items:
+    """The tokens of a step that belong to items of media, where those of an item see one another."""
+
+    places: torch.Tensor
+    """int64 [S]: their indices in the step, item by item."""
+    attention: tuple[Any, ...]
+    """The backend's plan for them in each KV group: a row for each item."""
+
+
+@dataclass(frozen=True, slots=True)
 class TokenAdapters:
     """Through which adapters the tokens of a step go."""
 
@@ -67,6 +77,8 @@ class Step:
     """None where no token goes through one."""
     media: Embeddings | None = None
     """Embeddings that replace those of some tokens."""
+    items: Items | None = None
+    """None where no token sees a later one."""
     received: torch.Tensor | None = None
     """[T, hidden]: what the layers of other ranks have made of the tokens; None where the model begins with them."""
     types: torch.Tensor | None = None

@@ -31,7 +31,7 @@ class StepBudget:
     def chunk(self, wanted: int) -> int:
         """How many of ``wanted`` prompt tokens the step can take; all or none where prompts are not chunked."""
         # A prompt that must be taken whole could never start if a policy's smaller bound applied.
-        left = self.tokens if self._whole else min(self.tokens, self.prompt)
+        left = self.tokens if self._whole else max(0, min(self.tokens, self.prompt))
         return wanted if wanted <= left else 0 if self._whole else left
 
     def spend(self, prompt_tokens: int) -> None:

@@ -47,6 +47,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Adapters that requests of one step may go through."""
     encoder_parts: int = 1
     """Pieces into which encoding an item is cut."""
+    whole_items: bool = False
+    """Whether a step has all tokens of an item of media that are left."""
 
     @property
     def tokens_in_flight(self) -> int:

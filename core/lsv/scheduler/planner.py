@@ -5,7 +5,7 @@ from __future__ import annotations
 from lsv.kv.manager import KVManager
 from lsv.scheduler.budget import PaddedBudget, StepBudget, StepCosts
 from lsv.scheduler.drafts.speculation import Speculation
-from lsv.scheduler.encoder_cache import EncoderCache
+from lsv.scheduler.encoder_cache import EncoderCache, keep_whole
 from lsv.scheduler.job import Job
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.pace import Pace
@@ -176,12 +176,19 @@ class Planner:
                 self._admit(plan, now, before=job)
             if not job.active:
                 continue
-            count = plan.budget.chunk(job.known - job.planned)
+            count = self._chunk(job, job.planned, job.known, plan)
             if not count:
                 return
             if self._grow(job, job.planned + count, plan):
                 self._take(job, count, plan)
         self._admit(plan, now)
+
+    def _chunk(self, job: Job, start: int, stop: int, plan: PlanBuilder) -> int:
+        """How many of the tokens from ``start`` to ``stop`` the step can take."""
+        count = plan.budget.chunk(stop - start)
+        if not (count and self._limits.whole_items):
+            return count
+        return keep_whole(job.request.media, start, count, plan.budget.tokens)
 
     def _take(self, job: Job, count: int, plan: PlanBuilder) -> None:
         """Plan ``count`` known tokens of a job that has blocks for them, or fewer if embeddings are missing."""
@@ -227,7 +234,7 @@ class Planner:
                 self._waiting.park(job)
                 self._kv.pending.park(pending, job.group.id)
                 continue
-            count = plan.budget.chunk(len(job.request) - match.tokens)
+            count = self._chunk(job, match.tokens, len(job.request), plan)
             if not count:
                 return
             if not running.fits(job, match):

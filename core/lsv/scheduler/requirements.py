@@ -26,6 +26,7 @@ class Requirements:
         self._cross_len = kv.cross_len
         self._encoder_tokens = limits.encoder_tokens
         self._chunked = limits.chunked_prefill
+        self._whole = limits.max_num_batched_tokens if limits.whole_items else None
 
     def check(self, request: RequestSpec) -> None:
         """Raises ``BadRequest`` for a request that can never be served."""
@@ -69,6 +70,12 @@ class Requirements:
     def _check_media(self, media: Sequence[Media]) -> None:
         """Embeddings of one item, or of all where a prompt is computed in one step, must be kept at a time."""
         counts = [item.count for item in media]
+        if self._whole is not None and max(counts, default=0) > self._whole:
+            raise BadRequest(
+                f"an item has {max(counts)} tokens, which see one another, and a step takes {self._whole}: "
+                "send a smaller one, or raise max_num_batched_tokens",
+                param="messages",
+            )
         together = max(counts, default=0) if self._chunked else sum(counts)
         if together > self._encoder_tokens:
             raise BadRequest(

@@ -59,6 +59,7 @@ def check_attention(
     _check_null_page(backend, device, case, layer, requests, layout)
     _check_cached(backend, device, case, layer, requests, layout)
     _check_reading(backend, device, case, layer, requests, layout)
+    _check_items(backend, device, case, layer, requests, layout)
     _check_without_cache(backend, case, layer, requests, layout)
     _check_across(backend, device, case, layer, requests, layout)
     gathered = replace(layer, gathered=True)
@@ -239,6 +240,28 @@ def _check_reading(
         for (request, start, stop), got in zip(last, cached.step(last, layer=reader, write=False), strict=True):
             wanted = expect(as_kept(request, layer, case), np.arange(start, stop), stop, reader)
             compare(got, wanted, f"{case}: reading {stop} tokens, causal={reader.causal}", case.tolerance)
+
+
+def _check_items(
+    backend: AttentionBackend,
+    device: Device,
+    case: AttentionCase,
+    layer: AttentionLayer,
+    requests: Sequence[Request],
+    layout: Padded | None,
+) -> None:
+    """Tokens that see one another are asked for again, in rows of their own that end where an item does."""
+    if layer.biases is not None or backend.supports(replace(layer, mutual=True)) is not None:
+        return
+    cached = _Cached(backend, device, case, layer, requests, layout)
+    cached.step([(request, 0, request.length) for request in requests])
+    both = replace(layer, causal=False)
+    # no item is longer than a window
+    ends = [(request, request.length - request.length // 4) for request in requests if request.length > 1]
+    rows = [(request, max(0, stop - min(5, layer.window or 5)), stop) for request, stop in ends]
+    for (request, start, stop), got in zip(rows, cached.step(rows, layer=both, write=False), strict=True):
+        wanted = expect(as_kept(request, layer, case), np.arange(start, stop), stop, both)
+        compare(got, wanted, f"{case}: an item of {stop - start} tokens up to {stop}", case.tolerance)
 
 
 def _check_across(

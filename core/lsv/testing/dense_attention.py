@@ -60,7 +60,7 @@ class DensePlan:
 class DenseAttention(PagedBackend):
     """Every layer has pages of its own, so groups can't disturb each other. Without a device they are on the host."""
 
-    cuts_rows = gathers = True
+    cuts_rows = gathers = mutual = True
     biased = shares_values = True
 
     def make_cache(self, spec: CacheSpec, device: Device | None) -> DenseCache:

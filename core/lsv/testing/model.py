@@ -17,7 +17,7 @@ from lsv.attention.states import StatePlan, plan_states, view_states
 from lsv.config import EngineConfig
 from lsv.kv.spec import KVGroup
 from lsv.nn.model import Model, run, write_item
-from lsv.nn.step import Embeddings, Step, TokenAdapters
+from lsv.nn.step import Embeddings, Items, Step, TokenAdapters
 from lsv.plugins.catalog import Catalog
 from lsv.testing.dense_attention import DenseAttention
 from lsv.worker.load.bound import bind_ops
@@ -137,6 +137,7 @@ class Sequences:
             torch.arange(len(ids)),
             media=media,
             adapters=self._adapters(rows),
+            items=self.seen_items(rows),
         )
         model = self.declared.model
         with torch.inference_mode():
@@ -153,6 +154,10 @@ class Sequences:
 
     def embeddings(self, rows: Rows) -> Embeddings | None:
         """What media put in the places of the rows' tokens."""
+        return None
+
+    def seen_items(self, rows: Rows) -> Items | None:
+        """The tokens of items that see one another, where the model has such."""
         return None
 
     def _plans(self, layout: BatchLayout, items: np.ndarray[Any, np.dtype[np.int32]]) -> tuple[Any, ...]:

@@ -4,14 +4,16 @@ however the work is cut into steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
+from lsv.attention import AttentionBackend
+from lsv.attention.spans import SeenRow, find_items
 from lsv.config import EngineConfig
-from lsv.nn.step import Embeddings
+from lsv.nn.step import Embeddings, Items
 from lsv.plugins.catalog import Catalog
 from lsv.processes.shared import read_data
 from lsv.request.media import Array, cross_item
@@ -30,12 +32,16 @@ from lsv.testing.model import (
 )
 from lsv.worker.load.declared import Declared
 
+Schedule = Callable[[Mapping[int, Tokens]], Iterator[Rows]]
+
 
 class ShownSequences(Sequences):
     """Sequences whose prompts show media; ``shown`` has the prompts by sequence."""
 
-    def __init__(self, declared: Declared, shown: Mapping[int, Prompt]) -> None:
-        super().__init__(declared)
+    def __init__(
+        self, declared: Declared, shown: Mapping[int, Prompt], backend: AttentionBackend | None = None
+    ) -> None:
+        super().__init__(declared, backend)
         self.shown = shown
         media = {media.hash: media for placed in shown.values() for media in placed.media}
         self.seen = {hash: encode(declared.model.encoder, media.inputs) for hash, media in media.items()}
@@ -67,6 +73,45 @@ class ShownSequences(Sequences):
             offset += count
         return Embeddings(torch.cat(places), torch.cat(found)) if places else None
 
+    def seen_items(self, rows: Rows) -> Items | None:
+        if not self.declared.model.mutual:
+            return None
+        seen, begin = [], 0
+        for sequence, count in rows:
+            stop = self.computed[sequence]
+            seen.append(SeenRow(begin, stop - count, stop, self.shown[sequence].media))
+            begin += count
+
+        def tables(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> Any:
+            picked = [rows[number][0] for number in numbers.tolist()]
+            return tuple(self._table(group, picked) for group in self.declared.groups)
+
+        found = find_items(seen, tables)
+        if found is None:
+            return None
+        plans = tuple(self.backend.plan(found.layout, group) for group in self.declared.groups)
+        return Items(torch.from_numpy(found.places), plans)
+
+
+def whole_items(schedule: Schedule, shown: Mapping[int, Prompt]) -> Schedule:
+    """The schedule with its steps made longer where they would cut an item."""
+
+    def make(prompts: Mapping[int, Tokens]) -> Iterator[Rows]:
+        done, aimed = dict.fromkeys(prompts, 0), dict.fromkeys(prompts, 0)
+        for rows in schedule(prompts):
+            longer = []
+            for sequence, count in rows:
+                aimed[sequence] += count
+                cut = (one.stop for one in shown[sequence].media if one.start < aimed[sequence] < one.stop)
+                stop = next(cut, aimed[sequence])
+                if stop > done[sequence]:
+                    longer.append((sequence, stop - done[sequence]))
+                    done[sequence] = stop
+            if longer:
+                yield longer
+
+    return make
+
 
 @torch.inference_mode()
 def encode(encoder: Any, inputs: Mapping[str, Array]) -> torch.Tensor:
@@ -87,6 +132,7 @@ def check_shown(
     catalog: Catalog,
     shown: Mapping[int, Prompt],
     reference: Callable[[int, Tokens], torch.Tensor],
+    backend: AttentionBackend | None = None,
     *,
     tolerance: float = 1e-4,
 ) -> list[Comparison]:
@@ -96,9 +142,10 @@ def check_shown(
     declared = load(config, catalog)
     prompts = {sequence: placed.ids for sequence, placed in shown.items()}
     expected = {sequence: reference(sequence, ids) for sequence, ids in prompts.items()}
-    found = [
-        compare_logits(name, run_schedule(ShownSequences(declared, shown), schedule, prompts), expected)
-        for name, schedule in SCHEDULES.items()
-    ]
-    found.append(compare_decoding(ShownSequences(declared, shown), reference, prompts))
+    found = []
+    for name, schedule in SCHEDULES.items():
+        steps = whole_items(schedule, shown) if declared.model.mutual else schedule
+        logits = run_schedule(ShownSequences(declared, shown, backend), steps, prompts)
+        found.append(compare_logits(name, logits, expected))
+    found.append(compare_decoding(ShownSequences(declared, shown, backend), reference, prompts))
     return check(found, tolerance)

@@ -95,6 +95,18 @@ SEEING: Mapping[str, Seeing] = {
         specials=("<img>", "</img>", "<IMG_CONTEXT>", "<video>"),
         items={"image": "<IMG_CONTEXT>\n"},
     ),
+    "gemma3": Seeing(
+        {
+            "vision_config": {**_TOWER, "model_type": "siglip_vision_model", "vision_use_head": False},
+            "image_token_index": 261, "boi_token_index": 259, "eoi_token_index": 260, "mm_tokens_per_image": 4,
+        },
+        "Gemma3ImageProcessor",
+        {"size": {"height": 28, "width": 28}},
+        language="gemma3_text",
+        text={"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 16},
+        specials=("<start_of_image>", "<end_of_image>", "<image_soft_token>"),
+        items={"image": "<start_of_image>"},
+    ),
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lsv.attention import BatchLayout, Int32s
+from lsv.attention.spans import ItemLayout, SeenRow, find_items
 from lsv.attention.tables import BlockTables, pad_rows
 from lsv.kv.spec import KVGroup
 from lsv.platform import Shape
@@ -45,6 +46,8 @@ class Batch:
     """int64 [T]: 1 for the tokens of a row's second text; None where every row has one text."""
     adapters: Int64s | None = None
     """int64 [T]: one more than the slot of each token's adapter, 0 for none; None where no token has any."""
+    items: ItemLayout | None = None
+    """The tokens of items of media, where those of an item see one another."""
 
     @property
     def rows(self) -> int:
@@ -65,11 +68,13 @@ def build_batch(
     pairs: bool = False,
     ahead: bool = False,
     adapted: bool = False,
+    mutual: bool = False,
 ) -> Batch:
     """Lay out the tokens of the plan's rows, which are in these ``slots``, with positions along ``axes``; for a model
     that reads ``pairs`` of texts with what says where the second one begins.
 
-    ``ahead`` says that steps are in flight whose tokens the slots may lack.
+    ``ahead`` says that steps are in flight whose tokens the slots may lack, ``mutual`` that the tokens of an item of
+    media see one another.
     """
     rows = plan.rows
     start = np.array(rows.start, np.int64)
@@ -108,7 +113,16 @@ def build_batch(
         cross=replace(layout, context=np.array([slot.cross_len for slot in slots], np.int32)) if crosses else None,
         types=_types(slots, start, count) if pairs else None,
         adapters=_adapters(slots, count) if adapted else None,
+        items=_find_items(rows, slots, last, tables, width) if mutual and not single else None,
     )
+
+
+def _find_items(
+    rows: Rows, slots: Sequence[Slot], last: Int64s, tables: Sequence[BlockTables], width: int
+) -> ItemLayout | None:
+    numbers, ends = np.array(rows.slot, np.int64), zip(slots, rows.start, rows.count, last.tolist(), strict=True)
+    seen = [SeenRow(end + 1 - size, first, first + size, slot.begin.media) for slot, first, size, end in ends]
+    return find_items(seen, lambda picked: tuple(table.rows(numbers[picked], width) for table in tables))
 
 
 def _draft_pages(plan: StepPlan) -> dict[int, dict[int, tuple[int, ...]]]:
@@ -174,6 +188,7 @@ def pad_batch(batch: Batch, shape: Shape, *, padded: bool, cross_blocks: int = 0
 
     ``cross_blocks`` is what the block lists of groups of kind "cross" are padded to.
     """
+    assert batch.items is None, "attention of items is planned for steps as they are"
     layout = batch.layout
     span = shape.query if padded else 0
     moved = _padded_places(layout, span) if padded else np.arange(len(batch.ids))

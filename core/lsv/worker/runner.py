@@ -15,13 +15,14 @@ from torch import Tensor
 
 from lsv.attention import AttentionBackend, BatchLayout
 from lsv.attention.chunks import cut_chunks
+from lsv.attention.spans import ItemLayout
 from lsv.attention.states import plan_states, view_states
 from lsv.attention.tables import TableRows
 from lsv.devices.staging import send
 from lsv.kv.spec import KVGroup
 from lsv.nn import model as nn_model
 from lsv.nn.model import Model
-from lsv.nn.step import Embeddings, Step, Taps
+from lsv.nn.step import Embeddings, Items, Step, Taps
 from lsv.ops import find_uncapturable
 from lsv.pipeline.link import Links
 from lsv.platform import Device, Fill, Shape, ShapePolicy, StepFn
@@ -106,7 +107,7 @@ class ModelRunner:
         self.device, self.policy, self._padded = device, policy, padded
         self.latest = torch.zeros(slots, dtype=torch.int64, device=device.torch_device)
         """On the device, the token sampled last for each slot: where a step that is launched ahead goes on."""
-        self.axes, self.pairs = model.axes, model.pairs
+        self.axes, self.pairs, self.mutual = model.axes, model.pairs, model.mutual
         self._states = view_states(model.state_layers(), backend, cache)
         self._links, self._taps = links, taps
         self._tapped: Tensor | None = None
@@ -122,7 +123,8 @@ class ModelRunner:
         """Compute the batch, and the states of the tokens that ``places`` names in its padded form; between stages,
         take its states from the one before or hand them on.
 
-        ``media`` gives the embeddings in it; a step that has any does not run compiled, nor does one with adapters.
+        ``media`` gives the embeddings in it; a step that has any does not run compiled, nor does one with adapters, or
+        with items whose tokens see one another.
         """
         if not self._ready and not self._padded:
             return self._run_uncompiled(batch, places(batch), media(batch), None)
@@ -133,7 +135,8 @@ class ModelRunner:
         wanted, embeddings = places(batch), media(batch)
         if buffers is None:
             return self._run_uncompiled(batch, wanted, embeddings, shape)
-        if len(wanted) > shape.rows or embeddings is not None or batch.adapters is not None:
+        special = embeddings is not None or batch.adapters is not None or batch.items is not None
+        if len(wanted) > shape.rows or special:
             return self._run_uncompiled(batch, wanted, embeddings, None)
         self._fill(buffers, batch if self._padded else self._pad(batch, shape), wanted)
         if self._links is not None:
@@ -312,9 +315,14 @@ class ModelRunner:
             types=None if batch.types is None else send(batch.types, self.device.torch_device),
             adapters=None if batch.adapters is None else send_adapters(batch.adapters, self.device.torch_device),
             taps=Taps(self._taps) if self._taps else None,
+            items=None if batch.items is None else self._plan_items(batch.items),
         )
         self._await(step, batch)
         return step
+
+    def _plan_items(self, items: ItemLayout) -> Items:
+        plans = tuple(self.backend.plan(items.layout, group) for group in self.groups)
+        return Items(send(items.places, self.device.torch_device), plans)
 
     def _room_for_states(self, tokens: int) -> Tensor:
         """Where the states of a step's tokens are received."""

@@ -146,7 +146,13 @@ class Worker:
         )
         runner = self._make_runner(device, self._resident, report)
         parts, cores = self._media.parts, frozenset(os.sched_getaffinity(0))
-        return msgspec.structs.replace(loaded.fit, padding=runner.policy.padding, encoder_parts=parts, cores=cores)
+        return msgspec.structs.replace(
+            loaded.fit,
+            padding=runner.policy.padding,
+            encoder_parts=parts,
+            whole_items=declared.model.mutual,
+            cores=cores,
+        )
 
     def _limits(self, loaded: Loaded) -> BatchLimits:
         return batch_limits(self._config, loaded.fit.num_blocks, prompts_captured=loaded.backend.captures_prompts)
@@ -328,6 +334,7 @@ class Worker:
             pairs=runner.pairs,
             ahead=ahead,
             adapted=self._adapters is not None,
+            mutual=runner.mutual,
         )
         if self._config.in_flight > 1:
             numbers = [plan.rows.slot[row] for row in results.outputs.sampled]

@@ -111,7 +111,7 @@ class CpuAttention(PagedBackend):
     Row-invariant in native code: an output depends on the request's own tokens only.
     """
 
-    cuts_rows = gathers = True
+    cuts_rows = gathers = mutual = True
     biased = shares_values = True
 
     def __init__(self, library: ctypes.CDLL | None = None) -> None:

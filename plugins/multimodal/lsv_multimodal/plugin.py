@@ -50,6 +50,11 @@ def lsv_processors() -> Iterable[ProcessorOffer]:
         place="lsv_multimodal.families.internvl:InternVLPlacement",
     )  # fmt: skip
     yield ProcessorOffer(
+        "gemma3", ("Gemma3ForConditionalGeneration",), ("image",),
+        load="lsv_multimodal.families.siglip:Gemma3Processor",
+        place="lsv_multimodal.families.siglip:Gemma3Placement",
+    )  # fmt: skip
+    yield ProcessorOffer(
         "whisper", ("WhisperForConditionalGeneration",), ("audio",),
         load="lsv_multimodal.families.whisper:WhisperProcessor",
         place="lsv_multimodal.families.whisper:WhisperPlacement",

@@ -13,6 +13,7 @@ from lsv.kv.prefix import pack_extras
 from lsv.request.media import Media
 from lsv.request.params import SamplingParams
 from lsv.request.request import Request
+from lsv.scheduler.encoder_cache import keep_whole
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import Kind, StepResult
 from lsv.testing.fakes.requests import make_request
@@ -130,16 +131,18 @@ def test_the_extras_of_a_block_name_what_stands_in_it() -> None:
     assert table.extras(16, 20) == pack_extras(salt=b"s")
 
 
+@pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("seed", range(6))
-def test_random_populations(seed: int, depth: int) -> None:
+def test_random_populations(seed: int, depth: int, whole: bool) -> None:
     rng = random.Random(seed)
     rig = Rig(
         limits=limits(
             depth=depth,
             mixed_batches=rng.random() < 0.5,
             encoder_parts=rng.randint(1, 4),
-            max_num_batched_tokens=rng.choice([8, 16]),
+            max_num_batched_tokens=rng.choice([8, 16]) + 4 * whole,
+            whole_items=whole,
         ),
         num_blocks=20,
         prefix_caching=rng.random() < 0.7,
@@ -167,6 +170,37 @@ def test_random_populations(seed: int, depth: int) -> None:
         expected = expected_output(request, rig.scheduler.longest)
         assert request.output == expected[: len(request.output)]
     assert sum(len(request.output) > 0 for request in requests) > 15
+    assert cuts_items(rig) != whole
+
+
+def cuts_items(rig: Rig) -> bool:
+    """Whether any row ends within an item."""
+    media: dict[int, tuple[Media, ...]] = {}
+    for plan in rig.plans:
+        media.update((begin.slot, begin.media) for begin in plan.begin)
+        for slot, start, count in zip(plan.rows.slot, plan.rows.start, plan.rows.count, strict=True):
+            if any(item.start < start + count < item.stop for item in media[slot]):
+                return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("start", "count", "most", "whole"),
+    [
+        (0, 3, 9, 3),
+        (0, 4, 9, 4),
+        (0, 7, 9, 4),  # up to where the first begins
+        (0, 10, 99, 10),
+        (0, 12, 99, 10),
+        (4, 3, 6, 6),  # all of it, beyond what the step was to take
+        (6, 1, 4, 4),  # what is left of it
+        (4, 3, 5, 0),
+        (10, 1, 9, 5),  # the second follows at once
+        (15, 4, 4, 4),
+    ],
+)
+def test_no_item_is_cut_whose_tokens_see_one_another(start: int, count: int, most: int, whole: int) -> None:
+    assert keep_whole((picture("a", 4, 6), picture("b", 10, 5)), start, count, most) == whole
 
 
 def error_of(rig: Rig, id: int) -> str | None:

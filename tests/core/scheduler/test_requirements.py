@@ -62,6 +62,13 @@ def test_items_count_one_by_one_unless_a_prompt_is_computed_in_one_step() -> Non
         requirements(chunked_prefill=False).check(two)
 
 
+def test_an_item_whose_tokens_see_one_another_fits_into_a_step() -> None:
+    whole = requirements(whole_items=True, max_num_batched_tokens=6)
+    whole.check(request(20, item(6), item(6)))
+    with pytest.raises(BadRequest, match="an item has 7 tokens, which see one another, and a step takes 6"):
+        whole.check(request(20, item(7)))
+
+
 def test_an_item_for_cross_attention_is_required_exactly_where_the_model_has_it() -> None:
     requirements(FULL, CROSS).check(request(4, item(8, cross=True)))
     for wrong in (request(4), request(4, item(9, cross=True)), request(4, *[item(2, cross=True)] * 2)):

@@ -125,7 +125,7 @@ def test_quantised_online_stays_close(case, checkpoint):
 
 
 HALVES = {
-    "gemma3": ("gemma3_half", "language_model.model.", "vision_tower.blocks.0.weight"),
+    "gemma3": ("gemma3_seeing", "language_model.model.", "vision_tower.blocks.0.weight"),
     "gemma3n": ("gemma3n_half", "model.language_model.", "model.audio_tower.conv.weight"),
     "gemma4": ("gemma4_half", "model.language_model.", "model.embed_vision.projection.weight"),
     "gemma4 unified": ("gemma4_unified_half", "model.language_model.", "model.embed_audio.projection.weight"),
@@ -158,7 +158,7 @@ def test_gemma3_as_it_is_published_leaves_out_sizes(catalog, tmp_path):
         "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps({"text_config": text, "mm_tokens_per_image": 256}))
-    declared = declare(engine_config(tmp_path, "gemma3_half", dtype="bfloat16"), catalog)
+    declared = declare(engine_config(tmp_path, "gemma3_seeing", dtype="bfloat16"), catalog)
     assert declared.vocab_size == 262208
     assert [layer.window for layer in declared.layers[:6]] == [1024] * 5 + [None]
     assert declared.layers[0].head_dim == 256

@@ -1,4 +1,7 @@
-"""The text halves of Gemma 3, 3n and 4 as these are published: beside towers for images and sound, which go unread."""
+"""The text halves of Gemma 3, 3n and 4 as these are published: beside towers for images and sound, which go unread.
+
+Gemma 3 has its own, see ``lsv_models.seeing.gemma3``.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from lsv_models.gemma.gemma import Gemma3
 from lsv_models.gemma.gemma3n import Gemma3n
 from lsv_models.gemma.gemma4 import Gemma4, Gemma4Unified
 
-_TOWERS = r"^(model\.)?(vision_tower|audio_tower|embed_vision|embed_audio|multi_modal_projector)\."
+TOWERS = r"^(model\.)?(vision_tower|audio_tower|embed_vision|embed_audio|multi_modal_projector)\."
 
 
 class Half(DenseDecoder):
@@ -31,7 +34,7 @@ class Half(DenseDecoder):
         if not isinstance(text, dict):
             raise CheckpointError(f"config.json: text_config must be an object, got {text!r:.100}")
         super().__init__(w, {**self.left_out, **text}, max_len)
-        self.ignores = (*self.ignores, _TOWERS)
+        self.ignores = (*self.ignores, TOWERS)
 
 
 class Gemma3Half(Half, Gemma3):

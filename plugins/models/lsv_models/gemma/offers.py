@@ -13,12 +13,11 @@ def _offer(name: str, load: str, *architectures: str, unstable: dict[str, str] =
     return ModelOffer(name, architectures, f"lsv_models.gemma.{load}", _TASKS, unstable=unstable)
 
 
-def _half(name: str, load: str, architecture: str, positions: int | None = None) -> ModelOffer:
+def _half(name: str, load: str, architecture: str) -> ModelOffer:
     """The text half of a family that also sees or hears."""
     return ModelOffer(
-        name, (architecture,), f"lsv_models.gemma.halves:{load}", unstable=_OVERFLOWS, note="text alone, without media",
-        positions=positions,
-    )  # fmt: skip
+        name, (architecture,), f"lsv_models.gemma.halves:{load}", unstable=_OVERFLOWS, note="text alone, without media"
+    )
 
 
 OFFERS = (
@@ -29,7 +28,14 @@ OFFERS = (
     _offer("gemma3n", "gemma3n:Gemma3n", "Gemma3nForCausalLM", "Gemma3nTextModel"),
     _offer("gemma4", "gemma4:Gemma4", "Gemma4ForCausalLM", "Gemma4TextModel"),
     _offer("gemma4_unified", "gemma4:Gemma4Unified", "Gemma4UnifiedForCausalLM", "Gemma4UnifiedTextModel"),
-    _half("gemma3_half", "Gemma3Half", "Gemma3ForConditionalGeneration", positions=131072),
+    ModelOffer(
+        "gemma3_seeing",
+        ("Gemma3ForConditionalGeneration",),
+        "lsv_models.seeing.gemma3:gemma3",
+        modalities=("text", "image"),
+        unstable=_OVERFLOWS,
+        positions=131072,
+    ),
     _half("gemma3n_half", "Gemma3nHalf", "Gemma3nForConditionalGeneration"),
     _half("gemma4_half", "Gemma4Half", "Gemma4ForConditionalGeneration"),
     _half("gemma4_unified_half", "Gemma4UnifiedHalf", "Gemma4UnifiedForConditionalGeneration"),

@@ -38,7 +38,7 @@ class TritonAttention(PagedBackend):
     the contexts of the rows.
     """
 
-    captures_prompts = biased = shares_values = True
+    captures_prompts = biased = shares_values = mutual = True
 
     def __init__(self) -> None:
         self._tilings: dict[int, Tiling] = {}

@@ -26,7 +26,7 @@ Int64s = npt.NDArray[np.int64]
 class TorchAttention(PagedBackend):
     """All arithmetic is float32. Steps in which every row has one token can be captured and replayed."""
 
-    biased = shares_values = True
+    biased = shares_values = mutual = True
 
     def make_cache(self, spec: CacheSpec, device: Device) -> KVCache:
         return make_cache(spec, device.torch_device)

@@ -1,0 +1,141 @@
+"""Gemma 3 with images: SigLIP, its patches averaged in blocks and projected, tokens of an image that see one another.
+
+Source: Gemma Team 2025 (Gemma 3).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from lsv.errors import CheckpointError
+from lsv.nn.encoder import check_placeholder
+from lsv.nn.keys import Keys
+from lsv.nn.model import Encoder, Model
+from lsv.nn.norm import LayerNorm
+from lsv.weights.naming import Prefixes
+from lsv.weights.place import Weights
+from lsv_models.clip import Tower, TowerConfig
+from lsv_models.gemma.gemma import Gemma3Layer
+from lsv_models.gemma.halves import TOWERS, Gemma3Half
+from lsv_models.rms.blocks import OffsetRMSNorm
+from lsv_models.seeing.mutual import MutualAttention
+
+
+@dataclass(frozen=True, slots=True)
+class SquaresState:
+    """Square images being encoded: x [images * tokens, hidden]."""
+
+    x: torch.Tensor
+    images: int
+
+
+class SigLIPEncoder(Encoder):
+    """All of SigLIP over square images. Takes ``pixel_values`` uint8 [images, channels, size, size], and ``levels``
+    float32 [2, channels], the factor and the offset of colours.
+    """
+
+    def __init__(self, w: Weights, c: TowerConfig) -> None:
+        super().__init__()
+        self.c, self.parts = c, c.layers
+        self.tower = Tower(w / "vision_tower", c, c.layers)
+        self.after = LayerNorm(w / "vision_tower" / "post_layernorm", c.hidden_size, c.norm_eps)
+
+    def begin(self, inputs: Mapping[str, torch.Tensor]) -> SquaresState:
+        factor, offset = inputs["levels"][:, :, None, None]
+        pixels = inputs["pixel_values"] * factor - offset
+        return SquaresState(self.tower.embed(pixels), len(pixels))
+
+    def largest(self, most: int) -> Mapping[str, torch.Tensor]:
+        shape = (1, self.c.channels, self.c.image_size, self.c.image_size)
+        return {"pixel_values": torch.zeros(shape, dtype=torch.uint8), "levels": torch.ones(2, self.c.channels)}
+
+    def advance(self, state: SquaresState, part: int) -> SquaresState | torch.Tensor:
+        x = self.tower.layers[part](state.x, ((state.images, self.c.tokens),))
+        if part + 1 < self.parts:
+            return SquaresState(x, state.images)
+        return self.project(self.after(x).view(state.images, self.c.tokens, -1))
+
+    def project(self, seen: torch.Tensor) -> torch.Tensor:
+        """What the tower has made of the patches [images, tokens, hidden] -> embeddings [count, size]."""
+        raise NotImplementedError
+
+
+class PoolingEncoder(SigLIPEncoder):
+    """``count`` embeddings an image, each the mean of a block of patches."""
+
+    def __init__(self, w: Weights, c: TowerConfig, count: int, size: int) -> None:
+        super().__init__(w, c)
+        self.edge = math.isqrt(count)
+        place = w / "multi_modal_projector"
+        self.before_projection = OffsetRMSNorm(place / "mm_soft_emb_norm", c.hidden_size, c.norm_eps)
+        self.projection = place.take("mm_input_projection_weight", (c.hidden_size, size))
+
+    def project(self, seen: torch.Tensor) -> torch.Tensor:
+        block = self.c.side // self.edge
+        blocks = seen.unflatten(1, (self.edge, block, self.edge, block)).mean(dim=(2, 4))
+        return self.before_projection(blocks.flatten(0, 2)) @ self.projection
+
+
+class SeeingLayer(Gemma3Layer):
+    attention = MutualAttention
+
+
+# since version 4.52 of transformers, and before it; towers before version 5
+_PREFIXES: Prefixes = (
+    ("model.vision_tower.vision_model", "vision_tower"),
+    ("model.vision_tower", "vision_tower"),
+    ("model.multi_modal_projector", "multi_modal_projector"),
+    ("vision_tower.vision_model", "vision_tower"),
+)
+
+
+class SeeingGemma3(Gemma3Half):
+    mutual = True
+    layer = SeeingLayer
+    prefixes = (*_PREFIXES, *Gemma3Half.prefixes)
+
+    def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
+        super().__init__(w, config, max_len)
+        keys = Keys({key: value for key, value in config.items() if key != "text_config"})
+        tower, size = TowerConfig.read(keys.take("vision_config", dict)), self.norm.weight.shape[0]
+        count = keys.count("mm_tokens_per_image", 256)
+        edge = math.isqrt(count)
+        if tower.clip or edge**2 != count or tower.side % edge:
+            raise CheckpointError(
+                f"config.json: mm_tokens_per_image must be a square whose root divides the {tower.side} patches of an "
+                f"edge of SigLIP's, got {count}"
+            )
+        narrow = [
+            layer.window for layer in self.attention_layers() if layer.window is not None and layer.window < count
+        ]
+        if narrow:
+            raise CheckpointError(f"config.json: an image has {count} tokens, more than sliding_window={narrow[0]}")
+        check_placeholder("image_token_index", _placeholder(keys), self.vocab_size)
+        keys.agree("tie_word_embeddings", True)
+        keys.finish(type(self).__name__)
+        self.encoder = PoolingEncoder(w.replicated(), tower, count, size)
+        self.ignores = tuple(pattern for pattern in self.ignores if pattern != TOWERS)
+        self.ignores += (r"^vision_tower\.(head|embeddings\.position_ids)\b",)
+
+
+def _placeholder(keys: Keys) -> int:
+    return keys.take("image_token_index", int, keys.take("image_token_id", int, 262144))
+
+
+@dataclass(frozen=True, slots=True)
+class Gemma3Family:
+    """Gemma 3 as it is published: with its tower, or text alone where config.json has none."""
+
+    prefixes: ClassVar[Prefixes] = SeeingGemma3.prefixes
+
+    def __call__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> Model:
+        family = SeeingGemma3 if config.get("vision_config") else Gemma3Half
+        return family(w, config, max_len)
+
+
+gemma3 = Gemma3Family()
