@@ -14,6 +14,7 @@ from lsv.ranks.topology import Nodes as Nodes
 from lsv.ranks.topology import ReplicaNodes as ReplicaNodes
 from lsv.ranks.topology import Topology as Topology
 from lsv.request.encoded import EncodedText
+from lsv.request.media import Mutual
 from lsv.request.pooling import Pooler
 
 OptionValue = bool | int | float | str | None
@@ -328,8 +329,8 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     """What prompts are padded to in a padded layout."""
     encoder_parts: int = 0
     """The pieces in which the model encodes an item of media; 0 for a model that takes text only."""
-    whole_items: bool = False
-    """Whether a step has all tokens of an item of media that are left, because they see one another."""
+    mutual: Mutual = ""
+    """Whose tokens see one another: a step has all of them that are left."""
     cores: frozenset[int] = frozenset()
     """The processor's cores that the model's threads may run on."""
     reasons: tuple[Reason, ...] = ()

@@ -164,7 +164,7 @@ def test_prompts_of_encoder_decoders_are_joined():
     read = []
     reader = PromptReader(TOKENIZER, engine_config(), plugins.Plugins().catalog, MediaOptions())
     reader.__dict__["_media"] = SimpleNamespace(
-        in_prompt=False, spell=str, place=lambda *given: read.append(given) or Prompt(ids=(1,))
+        framed=False, spell=str, place=lambda *given: read.append(given) or Prompt(ids=(1,))
     )
     audio = {"prompt": "", "multi_modal_data": {"audio": "sound"}}
     for decoder in ("ab", {"prompt": "ab"}, {"prompt_token_ids": TOKENIZER.encode("ab")}):

@@ -93,8 +93,8 @@ class AttentionLayer:
     """
 
     mutual: bool = False
-    """Whether the tokens of an item of media see one another, as in a row that is not causal: the model asks for those
-    of a step's items once more, without keys and with plans of their own (``lsv.attention.spans``).
+    """Whether some tokens see one another, as in a row that is not causal: the model asks for those of a step once
+    more, without keys and with plans of their own (``lsv.attention.spans``).
     """
 
     reads: int | None = None

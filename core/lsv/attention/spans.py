@@ -1,4 +1,4 @@
-"""Items of media whose tokens see one another: to a backend, an item's tokens of a step are a row without causality."""
+"""Tokens that see one another, as those of an image do: to a backend, those of a step are a row without causality."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from lsv.attention import BatchLayout, Int32s
 from lsv.attention.tables import TableRows
-from lsv.request.media import Media
+from lsv.request.media import Span
 
 Int64s = npt.NDArray[np.int64]
 Tables = tuple[Int32s | TableRows, ...]
@@ -18,7 +18,7 @@ Tables = tuple[Int32s | TableRows, ...]
 
 @dataclass(frozen=True, slots=True)
 class SeenRow:
-    """A row of a step that has media in its prompt."""
+    """A row of a step."""
 
     begin: int
     """Where its first token is in the step."""
@@ -26,12 +26,13 @@ class SeenRow:
     """That token's index in the sequence."""
     stop: int
     """The index behind its last one."""
-    media: Sequence[Media]
+    spans: Sequence[Span]
+    """Where in the sequence there are tokens that see one another."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ItemLayout:
-    """The tokens of a step that belong to items."""
+    """The tokens of a step that see one another, by items, which are images or prompts."""
 
     places: Int64s
     """int64 [S]: where they are in the step, item by item."""
@@ -46,11 +47,11 @@ def find_items(rows: Iterable[SeenRow], tables: Callable[[Int64s], Tables]) -> I
     """
     found: list[tuple[int, int, int, int]] = []
     for number, row in enumerate(rows):
-        for item in row.media:
-            if not item.cross and item.start < row.stop and row.start < item.stop:
-                assert item.stop <= row.stop, "a step cuts an item whose tokens see one another"
-                first = max(item.start, row.start)
-                found.append((number, row.begin + first - row.start, item.stop - first, item.stop))
+        for start, stop in row.spans:
+            if start < row.stop and row.start < stop:
+                assert stop <= row.stop, "a step cuts tokens that see one another"
+                first = max(start, row.start)
+                found.append((number, row.begin + first - row.start, stop - first, stop))
     if not found:
         return None
     number, begin, count, stop = np.array(found, np.int64).T

@@ -56,7 +56,7 @@ def make_scheduler(config: EngineConfig, fit: Fit, kv: KVManager, depth: int, po
         adapter_slots=0 if config.adapters is None else config.adapters.slots,
         encoder_tokens=config.encoder_cache_tokens if fit.encoder_parts else 0,
         encoder_parts=max(1, fit.encoder_parts),
-        whole_items=fit.whole_items,
+        mutual=fit.mutual,
         drafts=0 if drafts is None else drafts.most,
         drafting_rows=None if drafts is None else drafts.rows,
         drafting_length=None if drafts is None else drafts.longest,

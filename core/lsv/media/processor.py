@@ -104,6 +104,9 @@ class Marking(Protocol):
     marks: Mapping[Modality, str]
     """What stands for an item in a text, and in messages for templates that take texts alone."""
 
+    frames: bool
+    """Whether ``spell`` writes the special tokens that the tokenizer would put around a text."""
+
     def spell(self, text: str) -> str:
         """A prompt's text as it is tokenised: with one placeholder, and what belongs around it, for each mark."""
         ...

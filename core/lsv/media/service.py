@@ -84,8 +84,10 @@ class OfflineMedia(Protocol):
     """See ``MediaService.marks``."""
 
     @property
-    def in_prompt(self) -> bool:
-        """Whether items have places in the prompt."""
+    def framed(self) -> bool:
+        """Whether a text gets the tokenizer's special tokens around it: not where items have no places in the prompt,
+        since an encoder-decoder's tokenizer would frame it as a whole answer, nor where ``spell`` writes them.
+        """
         ...
 
     def spell(self, text: str) -> str:

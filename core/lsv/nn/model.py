@@ -15,6 +15,7 @@ from lsv.nn.latent import LatentAttention
 from lsv.nn.recurrent.states import StateCache
 from lsv.nn.step import Step, Taps, TokenAdapters
 from lsv.ops import CarryingKernel
+from lsv.request.media import Mutual
 from lsv.weights.naming import Prefixes, rename
 from lsv.weights.place import Weights
 from lsv.weights.stacks import Stack
@@ -71,8 +72,8 @@ class Model(nn.Module):
     """The axes of a token's position: 3 with M-RoPE (time, height, width)."""
     staged: bool = False
     """Whether a layer needs nothing of what came before but its input, so that ranks can have layers of their own."""
-    mutual: ClassVar[bool] = False
-    """Whether the tokens of an item of media see one another (``Step.items``), so that no step cuts one."""
+    mutual: ClassVar[Mutual] = ""
+    """Whose tokens see one another (``Step.items``), so that no step cuts one."""
     pairs: ClassVar[bool] = False
     """Whether it tells the tokens of a row's second text from those of its first (``Step.types``)."""
     ignores: tuple[str, ...] = ()

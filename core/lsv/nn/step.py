@@ -22,7 +22,7 @@ class Embeddings:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """The tokens of a step that belong to items of media, where those of an item see one another."""
+    """The tokens of a step that see one another, by items: those of an image, or of a prompt."""
 
     places: torch.Tensor
     """int64 [S]: their indices in the step, item by item."""

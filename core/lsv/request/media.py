@@ -13,6 +13,13 @@ EMBEDDINGS = "embeddings"
 """The name of the input that holds an item's embeddings, if the caller computed them: the encoder is skipped then."""
 
 
+Mutual = Literal["", "items", "prompts"]
+"""Whose tokens see one another, later ones included: nothing's, those of each item of media, those of a prompt."""
+
+Span = tuple[int, int]
+"""Tokens of a sequence: the index of the first one, and that behind the last."""
+
+
 class Stored(msgspec.Struct, frozen=True):
     """Bytes in memory that another process shares; ``lsv.processes.shared`` reads them."""
 
@@ -65,6 +72,11 @@ class Media(msgspec.Struct, frozen=True):
     def size(self) -> int:
         """Bytes of the inputs."""
         return sum(array.size for array in self.inputs.values())
+
+
+def spans_of(media: Iterable[Media]) -> tuple[Span, ...]:
+    """Where in a prompt items are."""
+    return tuple((item.start, item.stop) for item in media if not item.cross)
 
 
 def cross_item(media: Iterable[Media]) -> Media | None:

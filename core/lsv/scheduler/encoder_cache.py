@@ -127,19 +127,6 @@ class EncoderCache:
         self._used = 0
 
 
-def keep_whole(media: Sequence[Media], start: int, count: int, most: int) -> int:
-    """How many tokens from ``start`` on to compute where ``count`` were to be, so that no item is cut: fewer, or up to
-    ``most`` where they begin in one, or none.
-    """
-    stop = start + count
-    cut = next((item for item in media if not item.cross and item.start < stop < item.stop), None)
-    if cut is None:
-        return count
-    if cut.start > start:
-        return cut.start - start
-    return cut.stop - start if cut.stop - start <= most else 0
-
-
 def needs_of(plan: StepPlan, jobs: Sequence[Job], held: Sequence[Job]) -> Iterator[tuple[Job, bytes]]:
     """Who needs which media in a plan, by hash: those for whom it encodes, and those whose rows read embeddings."""
     by_slot = {job.slot: job for job in held}

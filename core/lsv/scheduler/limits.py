@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from lsv.capabilities import Padding
+from lsv.request.media import Mutual
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,8 +48,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Adapters that requests of one step may go through."""
     encoder_parts: int = 1
     """Pieces into which encoding an item is cut."""
-    whole_items: bool = False
-    """Whether a step has all tokens of an item of media that are left."""
+    mutual: Mutual = ""
+    """Whose tokens see one another: a step has all of them that are left."""
 
     @property
     def tokens_in_flight(self) -> int:

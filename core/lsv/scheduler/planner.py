@@ -5,9 +5,10 @@ from __future__ import annotations
 from lsv.kv.manager import KVManager
 from lsv.scheduler.budget import PaddedBudget, StepBudget, StepCosts
 from lsv.scheduler.drafts.speculation import Speculation
-from lsv.scheduler.encoder_cache import EncoderCache, keep_whole
+from lsv.scheduler.encoder_cache import EncoderCache
 from lsv.scheduler.job import Job
 from lsv.scheduler.limits import Limits
+from lsv.scheduler.mutual import keep_whole, mutual_spans
 from lsv.scheduler.pace import Pace
 from lsv.scheduler.plan_builder import PlanBuilder
 from lsv.scheduler.policy import Key, Policy
@@ -186,9 +187,9 @@ class Planner:
     def _chunk(self, job: Job, start: int, stop: int, plan: PlanBuilder) -> int:
         """How many of the tokens from ``start`` to ``stop`` the step can take."""
         count = plan.budget.chunk(stop - start)
-        if not (count and self._limits.whole_items):
+        if not (count and self._limits.mutual):
             return count
-        return keep_whole(job.request.media, start, count, plan.budget.tokens)
+        return keep_whole(mutual_spans(job.request, self._limits.mutual), start, count, plan.budget.tokens)
 
     def _take(self, job: Job, count: int, plan: PlanBuilder) -> None:
         """Plan ``count`` known tokens of a job that has blocks for them, or fewer if embeddings are missing."""
@@ -206,6 +207,8 @@ class Planner:
     def _computable(self, job: Job, count: int, plan: PlanBuilder) -> int:
         """How many of ``count`` tokens have, with what this step encodes, all embeddings they need."""
         computable = self._encoder.computable(job, count, plan)
+        if computable < count and self._limits.mutual:
+            computable = keep_whole(mutual_spans(job.request, self._limits.mutual), job.planned, computable, 0)
         return computable if computable == count or self._limits.chunked_prefill else 0
 
     # Waiting requests

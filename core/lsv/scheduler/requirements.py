@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 from lsv.errors import BadRequest
 from lsv.kv.manager import KVManager
@@ -26,7 +27,7 @@ class Requirements:
         self._cross_len = kv.cross_len
         self._encoder_tokens = limits.encoder_tokens
         self._chunked = limits.chunked_prefill
-        self._whole = limits.max_num_batched_tokens if limits.whole_items else None
+        self._mutual, self._step = limits.mutual, limits.max_num_batched_tokens
 
     def check(self, request: RequestSpec) -> None:
         """Raises ``BadRequest`` for a request that can never be served."""
@@ -35,6 +36,7 @@ class Requirements:
             self._check_ids(prompt, longest)
             self._check_cross_item([media for media in prompt.media if media.cross])
             self._check_media(prompt.media)
+            self._check_mutual(prompt)
 
     def _check_ids(self, prompt: Prompt, longest: int) -> None:
         ids = prompt.ids
@@ -67,16 +69,26 @@ class Requirements:
             f"the item has {count} embeddings, and the model attends to at most {cross_len}", param="messages"
         )
 
+    def _check_mutual(self, prompt: Prompt) -> None:
+        """Tokens that see one another are computed in one step."""
+        if self._mutual == "prompts" and len(prompt.ids) > self._step:
+            self._refuse(f"the prompt has {len(prompt.ids)}")
+        longest = max((item.count for item in prompt.media), default=0)
+        if self._mutual == "items" and longest > self._step:
+            self._refuse(f"an item has {longest}")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise BadRequest(
+            f"{what} tokens, which see one another, and a step takes {self._step}: send less, or raise "
+            "max_num_batched_tokens",
+            param="messages",
+        )
+
     def _check_media(self, media: Sequence[Media]) -> None:
         """Embeddings of one item, or of all where a prompt is computed in one step, must be kept at a time."""
         counts = [item.count for item in media]
-        if self._whole is not None and max(counts, default=0) > self._whole:
-            raise BadRequest(
-                f"an item has {max(counts)} tokens, which see one another, and a step takes {self._whole}: "
-                "send a smaller one, or raise max_num_batched_tokens",
-                param="messages",
-            )
-        together = max(counts, default=0) if self._chunked else sum(counts)
+        one_step = not self._chunked or self._mutual == "prompts"
+        together = sum(counts) if one_step else max(counts, default=0)
         if together > self._encoder_tokens:
             raise BadRequest(
                 f"the media of the prompt need {together} tokens at a time, and the encoder keeps "

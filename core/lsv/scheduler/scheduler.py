@@ -22,6 +22,7 @@ from lsv.scheduler.drafts.speculation import LookAhead, Speculation
 from lsv.scheduler.encoder_cache import EncoderCache, needs_of
 from lsv.scheduler.job import Group, Job
 from lsv.scheduler.limits import Limits
+from lsv.scheduler.mutual import cache_salt
 from lsv.scheduler.outcome import AdapterRequests, Counts, OffloadCounts, Outcome, SpeculationCounts, Totals
 from lsv.scheduler.pace import Pace
 from lsv.scheduler.plan import Logprobs, StepPlan, StepResult, cut_logprobs
@@ -154,10 +155,10 @@ class Scheduler:
         self._waiting.add(group)
 
     def _open_job(self, group: Group, request: Request) -> Job:
+        request.salt = cache_salt(request, self.limits.mutual)
         job = self._jobs[request.id] = Job(group, request, self._kv.open(request), self.longest)
         job.waits |= self.limits.stages > 1
-        if self._speculation is not None:
-            job.drafting = self._speculation.open(request)
+        job.drafting = None if self._speculation is None else self._speculation.open(request)
         return job
 
     def satisfy(self, id: int, need: Need) -> None:

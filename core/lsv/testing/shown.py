@@ -4,7 +4,7 @@ however the work is cut into steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,11 @@ import torch
 from lsv.attention import AttentionBackend
 from lsv.attention.spans import SeenRow, find_items
 from lsv.config import EngineConfig
+from lsv.nn.model import Model
 from lsv.nn.step import Embeddings, Items
 from lsv.plugins.catalog import Catalog
 from lsv.processes.shared import read_data
-from lsv.request.media import Array, cross_item
+from lsv.request.media import Array, Span, cross_item, spans_of
 from lsv.request.prompt import Prompt
 from lsv.testing.model import (
     SCHEDULES,
@@ -79,7 +80,7 @@ class ShownSequences(Sequences):
         seen, begin = [], 0
         for sequence, count in rows:
             stop = self.computed[sequence]
-            seen.append(SeenRow(begin, stop - count, stop, self.shown[sequence].media))
+            seen.append(SeenRow(begin, stop - count, stop, mutual_spans(self.shown[sequence], self.declared.model)))
             begin += count
 
         def tables(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> Any:
@@ -93,8 +94,12 @@ class ShownSequences(Sequences):
         return Items(torch.from_numpy(found.places), plans)
 
 
-def whole_items(schedule: Schedule, shown: Mapping[int, Prompt]) -> Schedule:
-    """The schedule with its steps made longer where they would cut an item."""
+def mutual_spans(prompt: Prompt, model: Model) -> Sequence[Span]:
+    return ((0, len(prompt.ids)),) if model.mutual == "prompts" else spans_of(prompt.media)
+
+
+def whole_items(schedule: Schedule, shown: Mapping[int, Prompt], model: Model) -> Schedule:
+    """The schedule with its steps made longer where they would cut tokens that see one another."""
 
     def make(prompts: Mapping[int, Tokens]) -> Iterator[Rows]:
         done, aimed = dict.fromkeys(prompts, 0), dict.fromkeys(prompts, 0)
@@ -102,7 +107,8 @@ def whole_items(schedule: Schedule, shown: Mapping[int, Prompt]) -> Schedule:
             longer = []
             for sequence, count in rows:
                 aimed[sequence] += count
-                cut = (one.stop for one in shown[sequence].media if one.start < aimed[sequence] < one.stop)
+                spans = mutual_spans(shown[sequence], model)
+                cut = (stop for start, stop in spans if start < aimed[sequence] < stop)
                 stop = next(cut, aimed[sequence])
                 if stop > done[sequence]:
                     longer.append((sequence, stop - done[sequence]))
@@ -144,7 +150,7 @@ def check_shown(
     expected = {sequence: reference(sequence, ids) for sequence, ids in prompts.items()}
     found = []
     for name, schedule in SCHEDULES.items():
-        steps = whole_items(schedule, shown) if declared.model.mutual else schedule
+        steps = whole_items(schedule, shown, declared.model) if declared.model.mutual else schedule
         logits = run_schedule(ShownSequences(declared, shown, backend), steps, prompts)
         found.append(compare_logits(name, logits, expected))
     found.append(compare_decoding(ShownSequences(declared, shown, backend), reference, prompts))

@@ -95,6 +95,16 @@ SEEING: Mapping[str, Seeing] = {
         specials=("<img>", "</img>", "<IMG_CONTEXT>", "<video>"),
         items={"image": "<IMG_CONTEXT>\n"},
     ),
+    "paligemma": Seeing(
+        {
+            "vision_config": {**_TOWER, "model_type": "siglip_vision_model", "vision_use_head": False},
+            "image_token_index": 259, "projection_dim": 64, "hidden_size": 64,
+        },
+        "SiglipImageProcessor",
+        {"size": {"height": 28, "width": 28}},
+        language="gemma",
+        text={"head_dim": 16},
+    ),
     "gemma3": Seeing(
         {
             "vision_config": {**_TOWER, "model_type": "siglip_vision_model", "vision_use_head": False},

@@ -90,8 +90,7 @@ class PromptReader:
             return Prompt(ids=ids, text=text)
         if not isinstance(data, Mapping):
             raise BadRequest("multi_modal_data must be a mapping from kinds of media", param="multi_modal_data")
-        # where media have no places in the prompt, an encoder-decoder's tokenizer would frame it as a whole answer
-        text, ids = self._read(prompt, framed=self._media.in_prompt, shown=True)
+        text, ids = self._read(prompt, framed=self._media.framed, shown=True)
         placed = self._media.place(ids, data, prompt.get("mm_processor_kwargs") or {})
         return msgspec.structs.replace(placed, text=text)
 

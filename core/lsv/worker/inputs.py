@@ -13,6 +13,7 @@ from lsv.attention.spans import ItemLayout, SeenRow, find_items
 from lsv.attention.tables import BlockTables, pad_rows
 from lsv.kv.spec import KVGroup
 from lsv.platform import Shape
+from lsv.request.media import Mutual, spans_of
 from lsv.scheduler.plan import Rows, StepPlan
 from lsv.worker.slots import Slot
 
@@ -47,7 +48,7 @@ class Batch:
     adapters: Int64s | None = None
     """int64 [T]: one more than the slot of each token's adapter, 0 for none; None where no token has any."""
     items: ItemLayout | None = None
-    """The tokens of items of media, where those of an item see one another."""
+    """The tokens that see one another."""
 
     @property
     def rows(self) -> int:
@@ -68,13 +69,12 @@ def build_batch(
     pairs: bool = False,
     ahead: bool = False,
     adapted: bool = False,
-    mutual: bool = False,
+    mutual: Mutual = "",
 ) -> Batch:
     """Lay out the tokens of the plan's rows, which are in these ``slots``, with positions along ``axes``; for a model
     that reads ``pairs`` of texts with what says where the second one begins.
 
-    ``ahead`` says that steps are in flight whose tokens the slots may lack, ``mutual`` that the tokens of an item of
-    media see one another.
+    ``ahead`` says that steps are in flight whose tokens the slots may lack, ``mutual`` whose tokens see one another.
     """
     rows = plan.rows
     start = np.array(rows.start, np.int64)
@@ -113,15 +113,23 @@ def build_batch(
         cross=replace(layout, context=np.array([slot.cross_len for slot in slots], np.int32)) if crosses else None,
         types=_types(slots, start, count) if pairs else None,
         adapters=_adapters(slots, count) if adapted else None,
-        items=_find_items(rows, slots, last, tables, width) if mutual and not single else None,
+        items=_find_items(rows, slots, last, tables, width, mutual) if mutual and not single else None,
     )
 
 
 def _find_items(
-    rows: Rows, slots: Sequence[Slot], last: Int64s, tables: Sequence[BlockTables], width: int
+    rows: Rows, slots: Sequence[Slot], last: Int64s, tables: Sequence[BlockTables], width: int, mutual: Mutual
 ) -> ItemLayout | None:
     numbers, ends = np.array(rows.slot, np.int64), zip(slots, rows.start, rows.count, last.tolist(), strict=True)
-    seen = [SeenRow(end + 1 - size, first, first + size, slot.begin.media) for slot, first, size, end in ends]
+    seen = [
+        SeenRow(
+            end + 1 - size,
+            first,
+            first + size,
+            ((0, slot.prompt),) if mutual == "prompts" else spans_of(slot.begin.media),
+        )
+        for slot, first, size, end in ends
+    ]
     return find_items(seen, lambda picked: tuple(table.rows(numbers[picked], width) for table in tables))
 
 

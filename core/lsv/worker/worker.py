@@ -146,13 +146,7 @@ class Worker:
         )
         runner = self._make_runner(device, self._resident, report)
         parts, cores = self._media.parts, frozenset(os.sched_getaffinity(0))
-        return msgspec.structs.replace(
-            loaded.fit,
-            padding=runner.policy.padding,
-            encoder_parts=parts,
-            whole_items=declared.model.mutual,
-            cores=cores,
-        )
+        return msgspec.structs.replace(loaded.fit, padding=runner.policy.padding, encoder_parts=parts, cores=cores)
 
     def _limits(self, loaded: Loaded) -> BatchLimits:
         return batch_limits(self._config, loaded.fit.num_blocks, prompts_captured=loaded.backend.captures_prompts)
@@ -337,8 +331,7 @@ class Worker:
             mutual=runner.mutual,
         )
         if self._config.in_flight > 1:
-            numbers = [plan.rows.slot[row] for row in results.outputs.sampled]
-            batch = replace(batch, sampled=np.array(numbers, np.int64))
+            batch = replace(batch, sampled=np.array([plan.rows.slot[row] for row in results.outputs.sampled], np.int64))
         ran = runner.run(plan.kind, batch, results.places, gather)
         if not self._ends:
             return False

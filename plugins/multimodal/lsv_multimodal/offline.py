@@ -20,7 +20,7 @@ from lsv.media.families import find_processor, load_placement
 from lsv.media.items import Encoded, Prepared
 from lsv.media.options import MODALITIES, MediaOptions
 from lsv.media.placement import marks_of, place, spell
-from lsv.media.processor import Content, Image, Processed, Video
+from lsv.media.processor import Content, Image, Marking, Processed, Video
 from lsv.plugins.catalog import Catalog
 from lsv.request.media import EMBEDDINGS, Array, Modality
 from lsv.request.prompt import Prompt
@@ -49,8 +49,9 @@ class InProcessMedia:
         self._width = sizes.get("hidden_size", sizes.get("d_model"))
 
     @property
-    def in_prompt(self) -> bool:
-        return bool(self._placement.placeholders)
+    def framed(self) -> bool:
+        framed = isinstance(self._placement, Marking) and self._placement.frames
+        return bool(self._placement.placeholders) and not framed
 
     def spell(self, text: str) -> str:
         return spell(text, self._placement)

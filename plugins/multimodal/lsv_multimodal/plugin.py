@@ -55,6 +55,11 @@ def lsv_processors() -> Iterable[ProcessorOffer]:
         place="lsv_multimodal.families.siglip:Gemma3Placement",
     )  # fmt: skip
     yield ProcessorOffer(
+        "paligemma", ("PaliGemmaForConditionalGeneration",), ("image",),
+        load="lsv_multimodal.families.siglip:PaliGemmaProcessor",
+        place="lsv_multimodal.families.siglip:PaliGemmaPlacement",
+    )  # fmt: skip
+    yield ProcessorOffer(
         "whisper", ("WhisperForConditionalGeneration",), ("audio",),
         load="lsv_multimodal.families.whisper:WhisperProcessor",
         place="lsv_multimodal.families.whisper:WhisperPlacement",

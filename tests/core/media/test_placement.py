@@ -23,6 +23,7 @@ class Family:
 
 class Marking(Family):
     marks = {"image": "<image>"}
+    frames = False
 
     def spell(self, text: str) -> str:
         return text.replace("<image>", "[Z]")

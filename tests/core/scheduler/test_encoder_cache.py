@@ -10,11 +10,11 @@ import pytest
 
 from lsv.errors import BadRequest
 from lsv.kv.prefix import pack_extras
-from lsv.request.media import Media
+from lsv.request.media import Media, Mutual, Span, spans_of
 from lsv.request.params import SamplingParams
 from lsv.request.request import Request
-from lsv.scheduler.encoder_cache import keep_whole
 from lsv.scheduler.limits import Limits
+from lsv.scheduler.mutual import keep_whole
 from lsv.scheduler.plan import Kind, StepResult
 from lsv.testing.fakes.requests import make_request
 from lsv.testing.fakes.rig import Rig
@@ -131,18 +131,18 @@ def test_the_extras_of_a_block_name_what_stands_in_it() -> None:
     assert table.extras(16, 20) == pack_extras(salt=b"s")
 
 
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("mutual", ["", "items", "prompts"])
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("seed", range(6))
-def test_random_populations(seed: int, depth: int, whole: bool) -> None:
+def test_random_populations(seed: int, depth: int, mutual: Mutual) -> None:
     rng = random.Random(seed)
     rig = Rig(
         limits=limits(
             depth=depth,
             mixed_batches=rng.random() < 0.5,
             encoder_parts=rng.randint(1, 4),
-            max_num_batched_tokens=rng.choice([8, 16]) + 4 * whole,
-            whole_items=whole,
+            max_num_batched_tokens=rng.choice([8, 16]) + {"": 0, "items": 4, "prompts": 60}[mutual],
+            mutual=mutual,
         ),
         num_blocks=20,
         prefix_caching=rng.random() < 0.7,
@@ -170,16 +170,18 @@ def test_random_populations(seed: int, depth: int, whole: bool) -> None:
         expected = expected_output(request, rig.scheduler.longest)
         assert request.output == expected[: len(request.output)]
     assert sum(len(request.output) > 0 for request in requests) > 15
-    assert cuts_items(rig) != whole
+    assert cuts(rig, "items") != (mutual != "")
+    assert cuts(rig, "prompts") != (mutual == "prompts")
 
 
-def cuts_items(rig: Rig) -> bool:
-    """Whether any row ends within an item."""
-    media: dict[int, tuple[Media, ...]] = {}
+def cuts(rig: Rig, mutual: Mutual) -> bool:
+    """Whether any row ends among tokens that see one another."""
+    spans: dict[int, tuple[Span, ...]] = {}
     for plan in rig.plans:
-        media.update((begin.slot, begin.media) for begin in plan.begin)
+        for begin in plan.begin:
+            spans[begin.slot] = ((0, begin.prompt),) if mutual == "prompts" else spans_of(begin.media)
         for slot, start, count in zip(plan.rows.slot, plan.rows.start, plan.rows.count, strict=True):
-            if any(item.start < start + count < item.stop for item in media[slot]):
+            if any(first < start + count < last for first, last in spans[slot]):
                 return True
     return False
 
@@ -200,7 +202,7 @@ def cuts_items(rig: Rig) -> bool:
     ],
 )
 def test_no_item_is_cut_whose_tokens_see_one_another(start: int, count: int, most: int, whole: int) -> None:
-    assert keep_whole((picture("a", 4, 6), picture("b", 10, 5)), start, count, most) == whole
+    assert keep_whole(((4, 10), (10, 15)), start, count, most) == whole
 
 
 def error_of(rig: Rig, id: int) -> str | None:

@@ -60,13 +60,19 @@ def test_items_count_one_by_one_unless_a_prompt_is_computed_in_one_step() -> Non
     requirements().check(two)
     with pytest.raises(BadRequest, match="need 12 tokens at a time, and the encoder keeps 10"):
         requirements(chunked_prefill=False).check(two)
+    with pytest.raises(BadRequest, match="need 12 tokens at a time"):
+        requirements(mutual="prompts").check(two)
 
 
 def test_an_item_whose_tokens_see_one_another_fits_into_a_step() -> None:
-    whole = requirements(whole_items=True, max_num_batched_tokens=6)
+    whole = requirements(mutual="items", max_num_batched_tokens=6)
     whole.check(request(20, item(6), item(6)))
     with pytest.raises(BadRequest, match="an item has 7 tokens, which see one another, and a step takes 6"):
         whole.check(request(20, item(7)))
+    prompts = requirements(mutual="prompts", max_num_batched_tokens=6)
+    prompts.check(request(6))
+    with pytest.raises(BadRequest, match="the prompt has 7 tokens, which see one another, and a step takes 6"):
+        prompts.check(request(7))
 
 
 def test_an_item_for_cross_attention_is_required_exactly_where_the_model_has_it() -> None:

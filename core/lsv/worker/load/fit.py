@@ -51,7 +51,8 @@ def _plan(bound: Bound, config: EngineConfig, device: Device, *taken: Reason, we
     budget, largest = device.budget(memory, config.memory_share), device.largest_allocation
     fit = plan_memory(declared, bound.backend, budget, config, largest)
     said = (*describe_streaming(declared.streamed, config), *bound.reasons)
-    return msgspec.structs.replace(fit, ops=bound.ops, reasons=(*fit.reasons, *said, *taken))
+    reasons = (*fit.reasons, *said, *taken)
+    return msgspec.structs.replace(fit, ops=bound.ops, mutual=declared.model.mutual, reasons=reasons)
 
 
 def _smallest(fit: Fit, device: Device, communicator: Communicator | None) -> Fit:

@@ -11,5 +11,12 @@ OFFERS = (
     ModelOffer(
         "internvl", ("InternVLForConditionalGeneration",), "lsv_models.seeing.internvl:internvl", modalities=_SEEING
     ),
+    ModelOffer(
+        "paligemma",
+        ("PaliGemmaForConditionalGeneration",),
+        "lsv_models.seeing.paligemma:PaliGemma",
+        modalities=_SEEING,
+        positions=8192,
+    ),
 )
 """Families that see, beside those that stand in files of their own."""

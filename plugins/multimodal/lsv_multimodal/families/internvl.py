@@ -31,6 +31,7 @@ class InternVLPlacement:
     """
 
     marks: Mapping[Modality, str] = {"image": _MARK}
+    frames = False
     placeholders: Mapping[Modality, int]
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Images of families with SigLIP's tower, resized to one square: Gemma 3's, and where they stand in a prompt."""
+"""Images of families with SigLIP's tower, as one square, and where they stand in prompts: Gemma 3's and PaliGemma's."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ class SquareProcessor:
     rate = 0
     options: Mapping[str, Any] = {}
     """What the image processor is told beside the image."""
+    usual = 262144
+    """The token that stands for an embedding where config.json does not say it."""
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         self._vision = config.get("vision_config") or {}
-        self._token, self._count = placeholder(config), self.count_tokens(config)
+        self._token, self._count = placeholder(config, self.usual), self.count_tokens(config)
         if not self._vision:
             return
         self._processor = load_image_processor(folder)
@@ -73,6 +75,7 @@ class Gemma3Placement:
     these. Templates write the first of the two alone.
     """
 
+    frames = False
     marks: Mapping[Modality, str]
     placeholders: Mapping[Modality, int]
 
@@ -92,6 +95,42 @@ class Gemma3Placement:
         return None
 
 
-def placeholder(config: Mapping[str, Any]) -> int:
+class PaliGemmaProcessor(SquareProcessor):
+    """As many tokens as the tower has patches."""
+
+    usual = 256000
+
+    def count_tokens(self, config: Mapping[str, Any]) -> int:
+        vision = config.get("vision_config") or {}
+        return (int(vision.get("image_size", 224)) // int(vision.get("patch_size", 14))) ** 2
+
+
+class PaliGemmaPlacement:
+    """One token of the prompt for every image. A prompt is its images, the token that it begins with, a text and a line
+    break; a text is completed to that, by one image where it has none.
+    """
+
+    frames = True
+    marks: Mapping[Modality, str] = {"image": "<image>"}
+    placeholders: Mapping[Modality, int]
+
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+        self.placeholders = {"image": placeholder(config, 256000)}
+        begin = (read_object(folder / "tokenizer_config.json") or {}).get("bos_token") or "<bos>"
+        self._begin = str(begin.get("content") if isinstance(begin, Mapping) else begin)
+
+    def spell(self, text: str) -> str:
+        """A prompt that has its beginning is spelt already."""
+        mark = self.marks["image"]
+        if self._begin in text:
+            return text
+        images, last, behind = text.rpartition(mark)
+        return f"{images}{last or mark}{self._begin}{behind}\n"
+
+    def positions(self, ids: Sequence[int], media: Sequence[Media]) -> Positions | None:
+        return None
+
+
+def placeholder(config: Mapping[str, Any], usual: int = 262144) -> int:
     """The token that stands for an embedding."""
-    return int(config.get("image_token_index", config.get("image_token_id", 262144)))
+    return int(config.get("image_token_index", config.get("image_token_id", usual)))
