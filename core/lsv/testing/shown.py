@@ -17,7 +17,7 @@ from lsv.nn.model import Model
 from lsv.nn.step import Embeddings, Items
 from lsv.plugins.catalog import Catalog
 from lsv.processes.shared import read_data
-from lsv.request.media import Array, Span, cross_item, spans_of
+from lsv.request.media import Array, Media, Span, cross_item, spans_of
 from lsv.request.prompt import Prompt
 from lsv.testing.model import (
     SCHEDULES,
@@ -131,6 +131,15 @@ def encode(encoder: Any, inputs: Mapping[str, Array]) -> torch.Tensor:
     for part in range(encoder.parts):
         state = encoder.advance(state, part)
     return state  # type: ignore[no-any-return]
+
+
+def seen_pixels(media: Media) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Squares as a tower sees them, float32 [squares, channels, size, size]: bytes of colours by their levels."""
+    arrays = (media.inputs[name] for name in ("levels", "pixel_values"))
+    levels, pixels = (np.frombuffer(read_data(array), array.dtype).reshape(array.shape) for array in arrays)
+    factor, offset = levels[:, :, None, None]
+    found: np.ndarray[Any, np.dtype[np.float32]] = pixels * factor - offset
+    return found
 
 
 def check_shown(

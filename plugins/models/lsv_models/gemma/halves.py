@@ -15,7 +15,7 @@ from lsv_models.gemma.gemma import Gemma3
 from lsv_models.gemma.gemma3n import Gemma3n
 from lsv_models.gemma.gemma4 import Gemma4, Gemma4Unified
 
-TOWERS = r"^(model\.)?(vision_tower|audio_tower|embed_vision|embed_audio|multi_modal_projector)\."
+_TOWERS = r"^(model\.)?(vision_tower|audio_tower|embed_vision|embed_audio|multi_modal_projector)\."
 
 
 class Half(DenseDecoder):
@@ -28,13 +28,15 @@ class Half(DenseDecoder):
     )
     left_out: ClassVar[Mapping[str, Any]] = {}
     """What published files leave out of ``text_config``."""
+    unread: ClassVar[str] = _TOWERS
+    """What its checkpoints hold that the model does not need."""
 
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
         text = config.get("text_config")
         if not isinstance(text, dict):
             raise CheckpointError(f"config.json: text_config must be an object, got {text!r:.100}")
         super().__init__(w, {**self.left_out, **text}, max_len)
-        self.ignores = (*self.ignores, TOWERS)
+        self.ignores = (*self.ignores, self.unread)
 
 
 class Gemma3Half(Half, Gemma3):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from torch import nn
 
 from lsv.errors import CheckpointError
 from lsv.nn.encoder import check_placeholder
@@ -20,26 +21,25 @@ from lsv.weights.naming import Prefixes
 from lsv.weights.place import Weights
 from lsv_models.clip import TowerConfig
 from lsv_models.gemma.gemma import Gemma3Layer
-from lsv_models.gemma.halves import TOWERS, Gemma3Half
+from lsv_models.gemma.halves import Gemma3Half
 from lsv_models.rms.blocks import OffsetRMSNorm
 from lsv_models.seeing.mutual import MutualAttention
 from lsv_models.seeing.siglip import PREFIXES, UNREAD, SigLIPEncoder
 
 
-class PoolingEncoder(SigLIPEncoder):
-    """``count`` embeddings an image, each the mean of a block of patches."""
+class PoolingProjector(nn.Module):
+    """``count`` embeddings an image, each of the mean of a block of patches."""
 
     def __init__(self, w: Weights, c: TowerConfig, count: int, size: int) -> None:
-        super().__init__(w, c)
+        super().__init__()
         self.edge = math.isqrt(count)
-        place = w / "multi_modal_projector"
-        self.before_projection = OffsetRMSNorm(place / "mm_soft_emb_norm", c.hidden_size, c.norm_eps)
-        self.projection = place.take("mm_input_projection_weight", (c.hidden_size, size))
+        self.block = c.side // self.edge
+        self.before = OffsetRMSNorm(w / "mm_soft_emb_norm", c.hidden_size, c.norm_eps)
+        self.projection = w.take("mm_input_projection_weight", (c.hidden_size, size))
 
-    def project(self, seen: torch.Tensor) -> torch.Tensor:
-        block = self.c.side // self.edge
-        blocks = seen.unflatten(1, (self.edge, block, self.edge, block)).mean(dim=(2, 4))
-        return self.before_projection(blocks.flatten(0, 2)) @ self.projection
+    def forward(self, patches: torch.Tensor) -> torch.Tensor:
+        blocks = patches.unflatten(1, (self.edge, self.block, self.edge, self.block)).mean(dim=(2, 4))
+        return self.before(blocks.flatten(0, 2)) @ self.projection  # type: ignore[no-any-return]
 
 
 class SeeingLayer(Gemma3Layer):
@@ -49,6 +49,7 @@ class SeeingLayer(Gemma3Layer):
 class SeeingGemma3(Gemma3Half):
     mutual = "items"
     layer = SeeingLayer
+    unread = UNREAD
     prefixes = (*PREFIXES, *Gemma3Half.prefixes)
 
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
@@ -70,9 +71,10 @@ class SeeingGemma3(Gemma3Half):
         check_placeholder("image_token_index", _placeholder(keys), self.vocab_size)
         keys.agree("tie_word_embeddings", True)
         keys.finish(type(self).__name__)
-        self.encoder = PoolingEncoder(w.replicated(), tower, count, size)
-        self.ignores = tuple(pattern for pattern in self.ignores if pattern != TOWERS)
-        self.ignores += (UNREAD,)
+        place = w.replicated()
+        self.encoder = SigLIPEncoder(
+            place, tower, PoolingProjector(place / "multi_modal_projector", tower, count, size)
+        )
 
 
 def _placeholder(keys: Keys) -> int:

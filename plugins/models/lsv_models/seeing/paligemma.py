@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 from lsv.errors import CheckpointError
 from lsv.nn.encoder import check_placeholder
@@ -30,20 +31,22 @@ _TOWER: Mapping[str, Any] = {
     "model_type": "siglip_vision_model", "hidden_size": 1152, "intermediate_size": 4096, "num_hidden_layers": 27,
     "num_attention_heads": 16, "image_size": 224, "patch_size": 14,
 }  # fmt: skip
-# the projector is one layer, whatever activation is named; the others only say what the processor does
+# what stands elsewhere as well; what the prompt's tokens see, they see anyway
 _BESIDE = ("hidden_size", "vocab_size", "ignore_index")
 _BESIDE_TEXT = ("num_image_tokens", "use_bidirectional_attention")
+# the projector is one layer, whatever activation is named
+_BESIDE_VISION = ("projector_hidden_act",)
 
 
-class ProjectingEncoder(SigLIPEncoder):
+class Projector(nn.Module):
     """An embedding for each patch."""
 
     def __init__(self, w: Weights, c: TowerConfig, size: int) -> None:
-        super().__init__(w, c)
-        self.projection = Column.even(w / "multi_modal_projector", ("linear",), c.hidden_size, size, bias=True)
+        super().__init__()
+        self.linear = Column.even(w, ("linear",), c.hidden_size, size, bias=True)
 
-    def project(self, seen: torch.Tensor) -> torch.Tensor:
-        return self.projection(seen.flatten(0, 1))  # type: ignore[no-any-return]
+    def forward(self, patches: torch.Tensor) -> torch.Tensor:
+        return self.linear(patches.flatten(0, 1))  # type: ignore[no-any-return]
 
 
 class SeeingLayer(GemmaLayer):
@@ -53,6 +56,7 @@ class SeeingLayer(GemmaLayer):
 class PaliGemma(Half, Gemma):
     mutual = "prompts"
     layer = SeeingLayer
+    unread = UNREAD
     prefixes = (*PREFIXES, *Half.prefixes)
     left_out = _TEXT
 
@@ -65,7 +69,8 @@ class PaliGemma(Half, Gemma):
             text = {key: value for key, value in text.items() if key not in _BESIDE_TEXT}
         super().__init__(w, {**config, "text_config": text}, max_len)
         keys = Keys({key: value for key, value in config.items() if key not in ("text_config", *_BESIDE)})
-        tower = TowerConfig.read(_without({**_TOWER, **keys.take("vision_config", dict, {})}, "projector_hidden_act"))
+        vision = {**_TOWER, **keys.take("vision_config", dict, {})}
+        tower = TowerConfig.read({key: value for key, value in vision.items() if key not in _BESIDE_VISION})
         size = self.norm.weight.shape[0]
         if tower.clip:
             raise CheckpointError("config.json: PaliGemma has SigLIP's tower, not CLIP's")
@@ -73,9 +78,5 @@ class PaliGemma(Half, Gemma):
         check_placeholder("image_token_index", keys.take("image_token_index", int, 256000), self.vocab_size)
         keys.agree("tie_word_embeddings", True)
         keys.finish(type(self).__name__)
-        self.encoder = ProjectingEncoder(w.replicated(), tower, size)
-        self.ignores = (*self.ignores[:-1], UNREAD)
-
-
-def _without(keys: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in keys.items() if key != name}
+        place = w.replicated()
+        self.encoder = SigLIPEncoder(place, tower, Projector(place / "multi_modal_projector", tower, size))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from lsv.nn.model import Encoder
 from lsv.nn.norm import LayerNorm
@@ -37,9 +38,10 @@ class SigLIPEncoder(Encoder):
     float32 [2, channels], the factor and the offset of colours.
     """
 
-    def __init__(self, w: Weights, c: TowerConfig) -> None:
+    def __init__(self, w: Weights, c: TowerConfig, projector: nn.Module) -> None:
+        """``projector`` makes embeddings [count, size] of patches [images, tokens, hidden]."""
         super().__init__()
-        self.c, self.parts = c, c.layers
+        self.c, self.parts, self.projector = c, c.layers, projector
         self.tower = Tower(w / "vision_tower", c, c.layers)
         self.after = LayerNorm(w / "vision_tower" / "post_layernorm", c.hidden_size, c.norm_eps)
 
@@ -56,8 +58,4 @@ class SigLIPEncoder(Encoder):
         x = self.tower.layers[part](state.x, ((state.images, self.c.tokens),))
         if part + 1 < self.parts:
             return SquaresState(x, state.images)
-        return self.project(self.after(x).view(state.images, self.c.tokens, -1))
-
-    def project(self, seen: torch.Tensor) -> torch.Tensor:
-        """What the tower has made of the patches [images, tokens, hidden] -> embeddings [count, size]."""
-        raise NotImplementedError
+        return self.projector(self.after(x).view(state.images, self.c.tokens, -1))  # type: ignore[no-any-return]

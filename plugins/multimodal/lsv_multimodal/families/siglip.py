@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ _NAMES = {"boi_token": "<start_of_image>", "image_token": "<image_soft_token>", 
 """What tokenizer_config.json calls Gemma 3's tokens, and what these usually are."""
 
 
-class SquareProcessor:
+class SquareProcessor(ABC):
     """An image as one square of the tower's size, worth as many tokens as the family says."""
 
     rate = 0
@@ -43,13 +44,13 @@ class SquareProcessor:
                 "mend preprocessor_config.json"
             )
 
+    @abstractmethod
     def count_tokens(self, config: Mapping[str, Any]) -> int:
         """Embeddings of an image."""
-        raise NotImplementedError
 
     def resized(self, width: int, height: int) -> tuple[int, int]:
         """See ``Resizing``: nothing is cut off."""
-        size = self._processor.size if self._processor.do_resize else {}
+        size = self._processor.size if self._vision and self._processor.do_resize else {}
         return size.get("width", width), size.get("height", height)
 
     def process(self, content: Content, options: Mapping[str, Any]) -> Processed:

@@ -18,7 +18,7 @@ from lsv.errors import BadRequest, CheckpointError
 from lsv.media.placement import spell
 from lsv.media.processor import Image
 from lsv.testing.model import engine_config, load
-from lsv.testing.shown import check_shown, encode
+from lsv.testing.shown import check_shown, encode, seen_pixels
 from lsv.worker.load.declared import declare
 from lsv_multimodal.families.siglip import Gemma3Placement, Gemma3Processor
 
@@ -90,12 +90,6 @@ class Reference:
         return found.pooler_output.flatten(0, 1)  # type: ignore[no-any-return]
 
 
-def shown_pixels(media: Any) -> np.ndarray[Any, Any]:
-    factor, offset = np.frombuffer(media.inputs["levels"].data, np.float32).reshape(2, -1, 1, 1)
-    given = media.inputs["pixel_values"]
-    return np.frombuffer(given.data, np.uint8).reshape(given.shape) * factor - offset
-
-
 @pytest.mark.row("F-664")
 @pytest.mark.parametrize("case", CASES)
 def test_inputs_embeddings_logits_and_tokens_equal_transformers(
@@ -110,7 +104,7 @@ def test_inputs_embeddings_logits_and_tokens_equal_transformers(
         shown[number] = placed = shows.place(ids, pictures)
         assert list(placed.ids) == theirs["input_ids"][0].tolist()
         if pictures:
-            ours = np.concatenate([shown_pixels(media) for media in placed.media])
+            ours = np.concatenate([seen_pixels(media) for media in placed.media])
             np.testing.assert_allclose(ours, theirs["pixel_values"].numpy(), atol=1e-6)
     check_shown(engine_config(folder, OFFER), catalog, shown, reference.logits)
     declared = load(engine_config(folder, OFFER), catalog)

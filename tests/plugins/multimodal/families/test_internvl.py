@@ -20,7 +20,7 @@ from lsv.errors import BadRequest, CheckpointError
 from lsv.media.placement import spell
 from lsv.media.processor import Image
 from lsv.testing.model import engine_config, load
-from lsv.testing.shown import check_shown, encode
+from lsv.testing.shown import check_shown, encode, seen_pixels
 from lsv.worker.load.declared import declare
 
 CONTEXT = 261
@@ -103,13 +103,6 @@ def as_link(picture: Image) -> str:
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-def shown_pixels(media: Any) -> np.ndarray[Any, Any]:
-    """The tiles as the tower sees them."""
-    factor, offset = np.frombuffer(media.inputs["levels"].data, np.float32).reshape(2, -1, 1, 1)
-    given = media.inputs["pixel_values"]
-    return np.frombuffer(given.data, np.uint8).reshape(given.shape) * factor - offset
-
-
 @pytest.mark.row("F-647", "F-663")
 @pytest.mark.parametrize("case", [case if case == "qwen2" else pytest.param(case, marks=SLOW) for case in CASES])
 def test_inputs_embeddings_logits_and_tokens_equal_transformers(
@@ -124,7 +117,7 @@ def test_inputs_embeddings_logits_and_tokens_equal_transformers(
         shown[number] = placed = shows.place(ids, pictures)
         assert list(placed.ids) == theirs["input_ids"][0].tolist()
         if pictures:
-            ours = np.concatenate([shown_pixels(media) for media in placed.media])
+            ours = np.concatenate([seen_pixels(media) for media in placed.media])
             np.testing.assert_allclose(ours, theirs["pixel_values"].numpy(), atol=1e-6)
     check_shown(engine_config(folder, "internvl"), catalog, shown, reference.logits)
     declared = load(engine_config(folder, "internvl"), catalog)

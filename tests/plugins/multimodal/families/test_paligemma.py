@@ -18,7 +18,7 @@ from lsv.errors import BadRequest, CheckpointError
 from lsv.media.placement import spell
 from lsv.media.processor import Image
 from lsv.testing.model import engine_config, load
-from lsv.testing.shown import check_shown, encode
+from lsv.testing.shown import check_shown, encode, seen_pixels
 from lsv.worker.load.declared import declare
 from lsv_multimodal.families.siglip import PaliGemmaPlacement
 
@@ -86,11 +86,7 @@ def test_inputs_embeddings_logits_and_tokens_equal_transformers(shown: Any, cata
     for number, prompt in placed.items():
         theirs = reference.inputs[number]
         assert list(prompt.ids) == theirs["input_ids"][0].tolist()
-        levels = [np.frombuffer(one.inputs["levels"].data, np.float32).reshape(2, -1, 1, 1) for one in prompt.media]
-        pixels = [
-            np.frombuffer(one.inputs["pixel_values"].data, np.uint8).reshape(1, 3, 28, 28) for one in prompt.media
-        ]
-        ours = np.concatenate([one * factor - offset for one, (factor, offset) in zip(pixels, levels, strict=True)])
+        ours = np.concatenate([seen_pixels(media) for media in prompt.media])
         np.testing.assert_allclose(ours, theirs["pixel_values"].numpy(), atol=1e-6)
     check_shown(engine_config(folder, OFFER), catalog, placed, reference.logits)
     declared = load(engine_config(folder, OFFER), catalog)
