@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
+SOUND = "use_audio_in_video"
+"""The option that asks for the sound of a video, of processors that can use it: true or false."""
+
+
 @dataclass(frozen=True, slots=True)
 class Image:
     """uint8 [height, width, 3], RGB, upright, without transparency."""
@@ -35,10 +39,14 @@ class Audio:
 
 @dataclass(frozen=True, slots=True)
 class Video:
-    """uint8 [frames, height, width, 3], RGB; ``times`` float32 [frames] in seconds from the beginning."""
+    """uint8 [frames, height, width, 3], RGB; ``times`` float32 [frames] in seconds from the beginning.
+
+    ``sound`` is what is heard meanwhile, where that was asked for (``SOUND``) and there is any.
+    """
 
     frames: npt.NDArray[np.uint8]
     times: npt.NDArray[np.float32]
+    sound: Audio | None = None
 
 
 Content = Image | Audio | Video

@@ -45,7 +45,7 @@ def made_by_code(folder: Path, settings: Settings, choices: Choices) -> dict[str
 def note_model(
     checkpoint: Mapping[str, Any], architecture: str, model: ModelOffer, choices: Choices, asked: str = "auto"
 ) -> None:
-    """Say which model serves an architecture, where that is not its own or not a native one."""
+    """Say which model serves an architecture, where there is anything to know of it or it is not a native one."""
     code = find_code(checkpoint, "AutoModelForCausalLM", "AutoModel", "AutoModelForSeq2SeqLM", "AutoModelForVision2Seq")
     served = "the generic transformers adapter runs it" if model.adapts else f"the native {model.name} runs it"
     served = "; ".join(filter(None, (served, model.note)))
@@ -55,3 +55,5 @@ def note_model(
         choices.note("architecture", architecture, f"asked for model_impl={asked}: {served}")
     elif model.adapts:
         choices.note("architecture", architecture, f"no native model offers it: {served}")
+    elif model.note:
+        choices.note("architecture", architecture, served)

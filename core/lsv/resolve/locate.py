@@ -14,6 +14,8 @@ from lsv.resolve.hub import Hub, fetch, fetch_file, is_name
 
 _LANGUAGE_KEYS = ("text_config", "llm_config")
 """What config.json calls the configuration of the language model in a checkpoint that has more."""
+_WRITER = "thinker_config"
+_NAMES = ("architectures", "model_type")
 
 
 def default_model(catalog: Catalog) -> str:
@@ -81,12 +83,23 @@ def _prepare(path: Path, catalog: Catalog) -> Path:
 def read_config(folder: Path, overrides: Mapping[str, Any], name: str = "config.json") -> dict[str, Any]:
     """config.json, or another file of the kind, with ``overrides`` laid over it (nested mappings are merged).
 
+    Of a model that also speaks it is what the part that writes text goes by (``thinker_config``), in both.
+
     Raises ``CheckpointError`` where there is none, or it does not hold a JSON object.
     """
     config = read_object(folder / name)
     if config is None:
         raise CheckpointError(f"{folder} has no {name}: it is not a model checkpoint", param="model")
-    return merge(config, overrides)
+    return merge(_writer(config), _writer(overrides))
+
+
+def _writer(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With the object of the part that writes text laid over what is said of the whole, which keeps its names."""
+    own = config.get(_WRITER)
+    if not isinstance(own, Mapping):
+        return config
+    whole = {key: value for key, value in config.items() if key != _WRITER}
+    return {**whole, **own, **{key: whole[key] for key in _NAMES if key in whole}}
 
 
 def language_of(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,8 @@ class Seeing:
     text: Mapping[str, Any] = field(default_factory=dict)
     specials: tuple[str, ...] = ("<image>",)
     items: Mapping[str, str] = field(default_factory=lambda: {"image": "<image>"})
+    listens: Mapping[str, Any] = field(default_factory=dict)
+    """What its feature extractor, if it has one, is unlike Whisper's in."""
 
     @property
     def template(self) -> str:
@@ -55,7 +58,32 @@ _QWEN: Mapping[str, Any] = {
         "image": "<|vision_start|><|image_pad|><|vision_end|>", "video": "<|vision_start|><|video_pad|><|vision_end|>",
     },
 }  # fmt: skip
+_OMNI_MARKS = {
+    "vision_start_token_id": 259, "vision_end_token_id": 260, "image_token_index": 261, "video_token_index": 262,
+    "audio_start_token_id": 263, "audio_end_token_id": 264, "audio_token_index": 265,
+}  # fmt: skip
+_OMNI: Mapping[str, Any] = {
+    **_QWEN,
+    "language": "qwen2_5_omni_text",
+    "specials": (*_QWEN["specials"], "<|audio_start|>", "<|audio_end|>", "<|audio_pad|>"),
+    "items": {**_QWEN["items"], "audio": "<|audio_start|><|audio_pad|><|audio_end|>"},
+    "listens": {"chunk_length": 2, "feature_size": 16},
+}
 SEEING: Mapping[str, Seeing] = {
+    "qwen2_5_omni_thinker": Seeing(
+        {
+            "vision_config": {
+                **_PATCHES, "hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 48, "depth": 3,
+                "window_size": 16, "fullatt_block_indexes": [1],
+            },
+            "audio_config": {
+                "d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 48,
+                "num_mel_bins": 16, "n_window": 10, "output_dim": 64,
+            },
+            "position_id_per_seconds": 4, "seconds_per_chunk": 1, **_OMNI_MARKS,
+        },
+        "Qwen2VLImageProcessor", {"patch_size": 4, "min_pixels": 256, "max_pixels": 4096}, **_OMNI,
+    ),
     "qwen2_vl": Seeing(
         {"vision_config": {**_PATCHES, "embed_dim": 32, "hidden_size": 64, "mlp_ratio": 2}, **_PADS},
         "Qwen2VLImageProcessor", {"patch_size": 4, "min_pixels": 256, "max_pixels": 4096}, **_QWEN,
@@ -121,7 +149,11 @@ SEEING: Mapping[str, Seeing] = {
 
 
 def write_image_processor(seeing: Seeing, path: Path) -> None:
-    """preprocessor_config.json."""
+    """preprocessor_config.json: of images and, where the family hears, of sounds."""
     import transformers
 
     getattr(transformers, f"{seeing.processor}Pil")(**seeing.options).save_pretrained(path)
+    if seeing.listens:
+        file = path / "preprocessor_config.json"
+        make: Any = transformers.WhisperFeatureExtractor
+        file.write_text(json.dumps({**make(**seeing.listens).to_dict(), **json.loads(file.read_text())}))

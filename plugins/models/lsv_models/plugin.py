@@ -13,6 +13,7 @@ from lsv_models.pooling import offers as pooling
 from lsv_models.recurrent import offers as recurrent
 from lsv_models.rms import offers as rms
 from lsv_models.seeing import offers as seeing
+from lsv_models.senses import offers as senses
 from lsv_models.seq2seq import offers as seq2seq
 from lsv_models.sparse import offers as sparse
 
@@ -45,6 +46,7 @@ def lsv_models() -> Iterable[ModelOffer]:
     )
     yield ModelOffer("whisper", ("WhisperForConditionalGeneration",), "lsv_models.whisper:Whisper", modalities=_HEARING)
     yield from seeing.OFFERS
+    yield from senses.OFFERS
     yield from gemma.OFFERS
     yield from rms.OFFERS
     yield from gpt.OFFERS

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import nn
@@ -27,10 +27,13 @@ _EPS = 1e-6
 class WindowLayer(nn.Module):
     """RMSNorm and a gated MLP instead of Qwen2-VL's."""
 
+    projections: ClassVar[tuple[str, ...]] = ("qkv",)
+    """Those of q, k and v, or one for all three."""
+
     def __init__(self, w: Weights, c: VisionConfig) -> None:
         super().__init__()
         self.before_attn, self.before_mlp = (RMSNorm(w / name, c.size, _EPS) for name in ("norm1", "norm2"))
-        self.attn = SelfAttention(w / "attn", ("qkv",), "proj", c.size, c.heads)
+        self.attn = SelfAttention(w / "attn", self.projections, "proj", c.size, c.heads)
         self.mlp = GatedMLP(w / "mlp", c.size, c.inner, c.activation, bias=True)
 
     def forward(self, x: torch.Tensor, runs: Runs, rotate: Rotate) -> torch.Tensor:
@@ -49,12 +52,29 @@ class WindowState(VisionState):
 class Qwen25VLEncoder(Qwen2VLEncoder):
     """Layers in ``full`` attend within a frame, the others within windows of ``window`` x ``window`` merged patches."""
 
+    layer: ClassVar[type[WindowLayer]] = WindowLayer
+
     def __init__(self, w: Weights, c: VisionConfig, window: int, full: frozenset[int]) -> None:
         super().__init__(w, c)
         self.window, self.full = window, full
 
+    @classmethod
+    def read(cls, w: Weights, config: Mapping[str, Any], whose: str) -> Self:
+        """The tower that a ``vision_config`` describes; ``whose`` names the model. Raises ``CheckpointError``."""
+        keys = Keys(config)
+        inner = keys.count("intermediate_size", 3420)
+        c = VisionConfig.read(keys, size="hidden_size", inner=inner, outputs="out_hidden_size", activation="silu")
+        keys.agree("embed_dim", c.size)
+        keys.skip("tokens_per_second", "tie_word_embeddings")
+        window = keys.count("window_size", 112) // (c.merge * c.patch[-1])
+        if not window:
+            raise CheckpointError(f"config.json: window_size must be at least {c.merge * c.patch[-1]}")
+        full = frozenset(keys.take("fullatt_block_indexes", list, [7, 15, 23, 31]))
+        keys.finish(f"{whose}'s vision_config")
+        return cls(w, c, window, full)
+
     def make_layer(self, w: Weights, c: VisionConfig) -> nn.Module:
-        return WindowLayer(w, c)
+        return self.layer(w, c)
 
     def make_norm(self, w: Weights, size: int) -> nn.Module:
         return RMSNorm(w, size, _EPS)
@@ -110,13 +130,4 @@ def _cuts(length: int, window: int) -> Iterator[tuple[slice, int]]:
 
 class Qwen25VL(Qwen2VL):
     def make_encoder(self, w: Weights, config: Mapping[str, Any]) -> nn.Module:
-        keys = Keys(config)
-        inner = keys.count("intermediate_size", 3420)
-        c = VisionConfig.read(keys, size="hidden_size", inner=inner, outputs="out_hidden_size", activation="silu")
-        keys.maybe("tokens_per_second", object)
-        window = keys.count("window_size", 112) // (c.merge * c.patch[-1])
-        if not window:
-            raise CheckpointError(f"config.json: window_size must be at least {c.merge * c.patch[-1]}")
-        full = frozenset(keys.take("fullatt_block_indexes", list, [7, 15, 23, 31]))
-        keys.finish("Qwen25VL's vision_config")
-        return Qwen25VLEncoder(w, c, window, full)
+        return Qwen25VLEncoder.read(w, config, "Qwen25VL")

@@ -13,7 +13,7 @@ from torch.nn import functional
 from lsv.errors import CheckpointError, ConfigError
 from lsv.nn.attention import Attention, CrossAttention
 from lsv.nn.embed import Embed, Head
-from lsv.nn.encoder import SelfAttention
+from lsv.nn.encoder import Runs, SelfAttention
 from lsv.nn.keys import Keys
 from lsv.nn.mlp import FeedForward
 from lsv.nn.model import AttentionModel, Encoder
@@ -96,17 +96,35 @@ class WhisperConfig:
         return (None,) * self.layers
 
 
-class TowerLayer(nn.Module):
-    def __init__(self, w: Weights, c: WhisperConfig) -> None:
-        super().__init__()
-        size = c.hidden_size
-        self.before_attn = LayerNorm(w / "self_attn_layer_norm", size, _EPS)
-        self.attn = SelfAttention(w / "self_attn", _PROJECTIONS, "o_proj", size, c.tower_heads, unbiased=_UNBIASED)
-        self.before_mlp = LayerNorm(w / "final_layer_norm", size, _EPS)
-        self.mlp = FeedForward(w, ("fc1", "fc2"), (size, c.tower_inner, size), c.activation)
+class Stem(nn.Module):
+    """Two convolutions over time: ``bins`` of a spectrum [N, bins, frames] -> [N, (frames + 1) / 2, size]."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.attn(self.before_attn(x), ((1, len(x)),))
+    def __init__(self, w: Weights, bins: int, size: int) -> None:
+        super().__init__()
+        inputs = (("conv1", bins), ("conv2", size))
+        self.first, self.second = ((w / name).take("weight", (size, n, 3)) for name, n in inputs)
+        self.first_bias, self.second_bias = ((w / name).take("bias", (size,)) for name, _ in inputs)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        x = features.to(self.first.dtype)
+        x = functional.gelu(functional.conv1d(x, self.first, self.first_bias, padding=1))
+        x = functional.gelu(functional.conv1d(x, self.second, self.second_bias, stride=2, padding=1))
+        return x.transpose(1, 2)
+
+
+class TowerLayer(nn.Module):
+    """x [T, size] -> [T, size]; ``sizes`` are those of a token and inside the MLP."""
+
+    def __init__(self, w: Weights, sizes: tuple[int, int], heads: int, activation: str) -> None:
+        super().__init__()
+        size, inner = sizes
+        self.before_attn = LayerNorm(w / "self_attn_layer_norm", size, _EPS)
+        self.attn = SelfAttention(w / "self_attn", _PROJECTIONS, "o_proj", size, heads, unbiased=_UNBIASED)
+        self.before_mlp = LayerNorm(w / "final_layer_norm", size, _EPS)
+        self.mlp = FeedForward(w, ("fc1", "fc2"), (size, inner, size), activation)
+
+    def forward(self, x: torch.Tensor, runs: Runs) -> torch.Tensor:
+        x = x + self.attn(self.before_attn(x), runs)
         return x + self.mlp(self.before_mlp(x))  # type: ignore[no-any-return]
 
 
@@ -117,29 +135,21 @@ class Tower(Encoder):
         super().__init__()
         self.parts = c.tower_layers
         size = c.hidden_size
-        self.first, self.second = ((w / name).take("weight", (size, n, 3)) for name, n in _stem(c))
-        self.first_bias, self.second_bias = ((w / name).take("bias", (size,)) for name, _ in _stem(c))
+        self.stem, self.bins = Stem(w, c.bins, size), c.bins
         self.places = (w / "embed_positions").take("weight", (c.source, size))
-        self.layers = nn.ModuleList(TowerLayer(w / "layers" / i, c) for i in range(c.tower_layers))
+        shape = (size, c.tower_inner), c.tower_heads, c.activation
+        self.layers = nn.ModuleList(TowerLayer(w / "layers" / i, *shape) for i in range(c.tower_layers))
         self.norm = LayerNorm(w / "layer_norm", size, _EPS)
 
     def begin(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        x = inputs["features"].to(self.first.dtype)
-        x = functional.gelu(functional.conv1d(x, self.first, self.first_bias, padding=1))
-        x = functional.gelu(functional.conv1d(x, self.second, self.second_bias, stride=2, padding=1))
-        return x.T + self.places
+        return self.stem(inputs["features"][None])[0] + self.places  # type: ignore[no-any-return]
 
     def largest(self, most: int) -> Mapping[str, torch.Tensor]:
-        return {"features": torch.zeros(self.first.shape[1], 2 * len(self.places))}
+        return {"features": torch.zeros(self.bins, 2 * len(self.places))}
 
     def advance(self, state: torch.Tensor, part: int) -> torch.Tensor:
-        x: torch.Tensor = self.layers[part](state)
+        x: torch.Tensor = self.layers[part](state, ((1, len(state)),))
         return self.norm(x) if part + 1 == self.parts else x
-
-
-def _stem(c: WhisperConfig) -> tuple[tuple[str, int], ...]:
-    """The convolutions over time, and their input channels."""
-    return ("conv1", c.bins), ("conv2", c.hidden_size)
 
 
 class WhisperLayer(nn.Module):

@@ -60,6 +60,13 @@ def lsv_processors() -> Iterable[ProcessorOffer]:
         place="lsv_multimodal.families.siglip:PaliGemmaPlacement",
     )  # fmt: skip
     yield ProcessorOffer(
+        "qwen2_5_omni",
+        ("Qwen2_5OmniForConditionalGeneration", "Qwen2_5OmniModel", "Qwen2_5OmniThinkerForConditionalGeneration"),
+        ("image", "video", "audio"),
+        load="lsv_multimodal.families.qwen2_5_omni:OmniProcessor",
+        place="lsv_multimodal.families.qwen2_5_omni:OmniPlacement",
+    )
+    yield ProcessorOffer(
         "whisper", ("WhisperForConditionalGeneration",), ("audio",),
         load="lsv_multimodal.families.whisper:WhisperProcessor",
         place="lsv_multimodal.families.whisper:WhisperPlacement",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -18,7 +19,7 @@ from lsv.errors import BadRequest
 from lsv.media.families import find_processor, load_processor
 from lsv.media.items import AudioChunk, Encoded, Prepared
 from lsv.media.options import Limits, check_decoded
-from lsv.media.processor import Audio, Content, Image, Resizing, Video
+from lsv.media.processor import SOUND, Audio, Content, Image, Resizing, Video
 from lsv.plugins.catalog import Catalog
 from lsv.request.media import Modality
 from lsv.resolve.locate import read_config
@@ -79,8 +80,7 @@ class Preprocessor:
             return self._decode_image(data)
         if modality == "audio":
             return self._decode_audio(data)
-        found: Video = _decoder("video").decode_video(data, options, self.limits)
-        return found
+        return self._decode_video(data, options)
 
     def _decode_image(self, data: bytes) -> Image:
         resized = self._processor.resized if isinstance(self._processor, Resizing) else None
@@ -90,6 +90,12 @@ class Preprocessor:
     def _decode_audio(self, data: bytes) -> Audio:
         audio: Audio = _decoder("audio").decode_audio(data, self.rate, self.limits)
         return audio
+
+    def _decode_video(self, data: bytes, options: Mapping[str, Any]) -> Video:
+        video: Video = _decoder("video").decode_video(data, options, self.limits)
+        if not (self.rate and options.get(SOUND)):
+            return video
+        return dataclasses.replace(video, sound=_decoder("audio").decode_track(data, self.rate, self.limits))
 
 
 def _decoder(modality: Modality) -> Any:
@@ -112,7 +118,10 @@ def _plain(item: Encoded) -> bytes:
 def _arrays(content: Content) -> tuple[np.ndarray[Any, Any], ...]:
     if isinstance(content, Image):
         return (content.pixels,)
-    return (content.frames, content.times) if isinstance(content, Video) else (content.samples,)
+    if isinstance(content, Audio):
+        return (content.samples,)
+    sound = () if content.sound is None else (content.sound.samples,)
+    return (content.frames, content.times, *sound)
 
 
 def _shape(content: Content) -> list[object]:

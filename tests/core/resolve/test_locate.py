@@ -13,7 +13,7 @@ import pytest
 from lsv import plugins
 from lsv.errors import CheckpointError, ConfigError
 from lsv.resolve.hub import Hub
-from lsv.resolve.locate import locate_model
+from lsv.resolve.locate import locate_model, read_config
 from lsv.settings import Declared, gather, options
 
 
@@ -183,3 +183,17 @@ def test_the_key_of_gated_models_is_the_librarys_own(
     (tmp_path / "model.safetensors").touch()
     locate_model("org/x", plugins.load(["core"]).catalog)
     assert keys == ["Bearer hf_of_mine"]
+
+
+def test_what_writes_text_stands_for_a_model_that_also_speaks(tmp_path: Path) -> None:
+    own = {"architectures": ["Thinker"], "text_config": {"hidden_size": 8, "layers": 2}, "tie_word_embeddings": False}
+    whole = {"architectures": ["Omni"], "tie_word_embeddings": True, "thinker_config": own, "talker_config": {}}
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    found = read_config(tmp_path, {"text_config": {"layers": 3}})
+    assert found == {
+        **own,
+        "architectures": ["Omni"],
+        "text_config": {"hidden_size": 8, "layers": 3},
+        "talker_config": {},
+    }
+    assert read_config(tmp_path, {"thinker_config": {"text_config": {"layers": 3}}}) == found

@@ -8,7 +8,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,19 +77,31 @@ def sound(samples: np.ndarray, rate: int, kind: str = "wav", codec: str = "pcm_s
     return file.getvalue()
 
 
-def clip(reds: list[int], fps: int = 4, kind: str = "mp4", size: int = 32) -> bytes:
-    """A clip whose frames are grey, each as bright as ``reds`` say."""
+def clip(reds: list[int], fps: int = 4, kind: str = "mp4", size: int = 32, heard: np.ndarray | None = None) -> bytes:
+    """A clip whose frames are grey, each as bright as ``reds`` say; ``heard`` float32 [samples], 16,000 a second."""
     file = io.BytesIO()
     with av.open(file, "w", format=kind) as container:
         stream = container.add_stream("libx264", rate=fps, options={"crf": "0"})
         stream.width = stream.height = size
         stream.pix_fmt = "yuv444p"
         stream.time_base = fractions.Fraction(1, fps)
+        track = None if heard is None else container.add_stream("pcm_s16le", rate=16000, layout="mono")
         for red in reds:
             frame = av.VideoFrame.from_ndarray(np.full((size, size, 3), red, np.uint8), format="rgb24")
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
+        if track is not None and heard is not None:
+            sound = av.AudioFrame.from_ndarray(np.ascontiguousarray(heard[None], np.float32), "fltp", "mono")
+            sound.sample_rate = 16000
+            for packet in (*track.encode(sound), *track.encode(None)):
+                container.mux(packet)
     return file.getvalue()
+
+
+@pytest.fixture(scope="session")
+def film() -> Callable[..., bytes]:
+    """``clip``, for tests of families."""
+    return clip
 
 
 TEMPLATE = (

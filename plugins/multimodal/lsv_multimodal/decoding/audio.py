@@ -22,9 +22,17 @@ def decode_audio(data: bytes, rate: int, limits: Limits) -> Audio:
 
     Channels are averaged with equal weights whatever they are for, so that none can carry what people do not hear.
     """
+    found = decode_track(data, rate, limits)
+    if found is None:
+        raise BadRequest("there is no audio in it")
+    return found
+
+
+def decode_track(data: bytes, rate: int, limits: Limits) -> Audio | None:
+    """The same; None where there is no audio stream, as in a silent video."""
     with opened(data, "audio") as container:
         if not container.streams.audio:
-            raise BadRequest("there is no audio in it")
+            return None
         stream = container.streams.audio[0]
         check_codec(stream, "audio")
         if stream.duration is not None and stream.time_base is not None:

@@ -21,7 +21,7 @@ def decode_video(data: bytes, options: Mapping[str, Any], limits: Limits) -> Vid
     """The frames that ``options`` choose of the first video stream, upright. Raises ``BadRequest``.
 
     ``num_frames`` are spread evenly from the first to the last frame; ``fps`` takes the frame shown at each of so many
-    moments a second. No frame is taken twice, so a short video may give fewer. Audio is ignored.
+    moments a second. No frame is taken twice, so a short video may give fewer. Audio is left to ``decode_track``.
     """
     with opened(data, "video") as container:
         times = _frame_times(container, limits)

@@ -17,7 +17,7 @@ from lsv.processes.shared import read_data
 from lsv.request.media import Media, Modality, Positions
 from lsv_multimodal.families.image_processor import check_options, load_image_processor, pack, read_levels, run
 
-_OPTIONS = ("min_pixels", "max_pixels")
+_SIZES = ("min_pixels", "max_pixels")
 # these choose a video's frames before it comes here; images have no use for them
 _SAMPLING = ("fps", "num_frames")
 # of a frame of a video, and of all its frames, as Qwen's own preparation of videos has them (qwen-vl-utils)
@@ -41,33 +41,56 @@ class Qwen2VLPlacement:
     def positions(self, ids: Sequence[int], media: Sequence[Media]) -> Positions | None:
         if not media:
             return None
+        steps = self.steps(ids, media)
         parts: list[npt.NDArray[Any]] = []
         done = place = 0
         for item in media:
-            parts.append(_in_line(place, item.start - done))
-            place += item.start - done
-            parts.append(self._grid(item) + place)
-            place, done = int(parts[-1].max()) + 1, item.stop
-        parts.append(_in_line(place, len(ids) - done))
-        data = np.concatenate(parts, axis=1).astype(np.int32).tobytes()
-        return Positions(3, data, place - done)
+            parts.append(_in_line(place, steps[done : item.start]))
+            place += int(steps[done : item.start].sum())
+            parts.append(self.grid(item) + place)
+            place, done = self.behind(item, parts[-1]), item.stop
+        parts.append(_in_line(place, steps[done:]))
+        places = np.concatenate(parts, axis=1)
+        return Positions(3, places.astype(np.int32).tobytes(), int(places.max()) + 1 - len(ids))
 
-    def _grid(self, item: Media) -> npt.NDArray[Any]:
+    def steps(self, ids: Sequence[int], media: Sequence[Media]) -> npt.NDArray[np.int64]:
+        """How far each token of the text stands behind the one before it."""
+        return np.ones(len(ids), np.int64)
+
+    def behind(self, item: Media, places: npt.NDArray[Any]) -> int:
+        """Where the text behind an item goes on, whose embeddings stand at ``places`` [3, count]."""
+        return int(places.max()) + 1
+
+    def grid(self, item: Media) -> npt.NDArray[Any]:
         """Times, heights and widths of an item's embeddings, from 0 on: [3, count].
 
         Raises ``BadRequest`` where embeddings come with a grid that is not theirs, ``KeyError`` without one.
         """
-        patches = [int(size) for size in _numbers(item, "grid").ravel()]
-        merged = [*patches[:1], *(size // self._merge for size in patches[1:])]
-        if len(merged) != 3 or min(merged) < 1 or math.prod(merged) != item.count:
-            raise BadRequest(f"{item.count} embeddings are no grid of {patches} patches in time, height and width")
-        grid = np.indices(merged).reshape(3, -1)
+        sizes = self.sizes(item)
+        if math.prod(sizes) != item.count:
+            raise _no_grid(item)
+        return self.cells(item, sizes)
+
+    def sizes(self, item: Media) -> list[int]:
+        """Of the grid of an item's embeddings, in time, height and width."""
+        patches = read_array(item, "grid").tolist()
+        merged = [int(size) for size in (*patches[:1], *(size // self._merge for size in patches[1:]))]
+        if len(merged) != 3 or min(merged) < 1:
+            raise _no_grid(item)
+        return merged
+
+    def cells(self, item: Media, sizes: Sequence[int]) -> npt.NDArray[Any]:
+        """The places of a grid of such ``sizes``: [3, cells]."""
+        grid = np.indices(sizes).reshape(3, -1)
         if self._paced and item.modality == "video":
-            # in single precision, as the times were made that models were trained with
-            times = grid[0].astype(np.float32) * _numbers(item, "pace").ravel()[:1].astype(np.float32)
+            times = self.times(grid[0], read_array(item, "pace")[:1])
             _check_times(times, item.count)
             grid[0] = times.astype(np.int64)
         return grid
+
+    def times(self, frames: npt.NDArray[Any], pace: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Where ``frames`` stand in time; in single precision, as the times were made that models were trained with."""
+        return frames.astype(np.float32) * pace.astype(np.float32)
 
 
 class Qwen25VLPlacement(Qwen2VLPlacement):
@@ -82,6 +105,7 @@ class Qwen2VLProcessor:
     rate = 0
     _tempo: float | None = None
     """Places in time that a second takes; None counts pairs of frames."""
+    _options: tuple[str, ...] = _SIZES + _SAMPLING
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         self._processor = load_image_processor(folder)
@@ -90,11 +114,20 @@ class Qwen2VLProcessor:
         unit = (self._processor.patch_size * self._processor.merge_size) ** 2
         size = self._processor.size
         self._image = (int(size["shortest_edge"]), int(size["longest_edge"]))
-        self._frame = _read_frame(folder, (_FRAME_TOKENS[0] * unit, _FRAME_TOKENS[1] * unit))
+        self._frame = self.frame_pixels(folder, (_FRAME_TOKENS[0] * unit, _FRAME_TOKENS[1] * unit))
         self._video = _VIDEO_TOKENS * unit
 
+    def frame_pixels(self, folder: Path, usual: tuple[int, int]) -> tuple[int, int]:
+        """Least and most pixels of a frame: the checkpoint's, where it has a file about video."""
+        file = folder / "video_preprocessor_config.json"
+        given = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        size = given.get("size") or {}
+        least = given.get("min_pixels") or size.get("shortest_edge") or usual[0]
+        most = given.get("max_pixels") or size.get("longest_edge") or usual[1]
+        return int(least), int(most)
+
     def process(self, content: Content, options: Mapping[str, Any]) -> Processed:
-        check_options(options, _OPTIONS + _SAMPLING)
+        check_options(options, self._options)
         if isinstance(content, Video):
             return self._process_video(content, options)
         least, most = _choose(options, self._image)
@@ -141,12 +174,23 @@ class Qwen25VLProcessor(Qwen2VLProcessor):
 
 
 def _placeholders(config: Mapping[str, Any]) -> dict[Modality, int]:
-    return {"image": int(config.get("image_token_id", 151655)), "video": int(config.get("video_token_id", 151656))}
+    return {"image": token_of(config, "image", 151655), "video": token_of(config, "video", 151656)}
 
 
-def _numbers(item: Media, name: str) -> npt.NDArray[Any]:
+def token_of(config: Mapping[str, Any], modality: Modality, default: int) -> int:
+    """The placeholder of a modality, by either name that it has in config.json."""
+    return int(config.get(f"{modality}_token_id", config.get(f"{modality}_token_index", default)))
+
+
+def read_array(item: Media | Processed, name: str) -> npt.NDArray[Any]:
+    """The numbers of an input, one after the other. Raises ``KeyError``."""
     array = item.inputs[name]
     return np.frombuffer(read_data(array), array.dtype)
+
+
+def _no_grid(item: Media) -> BadRequest:
+    patches = read_array(item, "grid").tolist()
+    return BadRequest(f"{item.count} embeddings are no grid of {patches} patches in time, height and width")
 
 
 def _check_times(times: npt.NDArray[Any], count: int) -> None:
@@ -155,8 +199,9 @@ def _check_times(times: npt.NDArray[Any], count: int) -> None:
         raise BadRequest("the frames of the video are too small for the time between them: ask for more with fps")
 
 
-def _in_line(start: int, count: int) -> npt.NDArray[Any]:
-    return np.tile(np.arange(start, start + count), (3, 1))
+def _in_line(place: int, steps: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """The places of text, the first of which stands at ``place``."""
+    return np.tile(place - 1 + np.cumsum(steps), (3, 1))
 
 
 def _interval(video: Video) -> float:
@@ -165,19 +210,9 @@ def _interval(video: Video) -> float:
     return float(video.times[-1] - video.times[0]) / steps if steps else 0.0
 
 
-def _read_frame(folder: Path, default: tuple[int, int]) -> tuple[int, int]:
-    """Least and most pixels of a frame: the checkpoint's, where it has a file about video."""
-    file = folder / "video_preprocessor_config.json"
-    given = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    size = given.get("size") or {}
-    least = given.get("min_pixels") or size.get("shortest_edge") or default[0]
-    most = given.get("max_pixels") or size.get("longest_edge") or default[1]
-    return int(least), int(most)
-
-
 def _choose(options: Mapping[str, Any], own: tuple[int, int]) -> tuple[int, int]:
     """Least and most pixels. Raises ``BadRequest`` for numbers that are no sizes, or more than ``own``."""
-    for name in _OPTIONS:
+    for name in _SIZES:
         value = options.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise BadRequest(f"{name} must be a positive whole number, got {value!r:.40}", param="mm_processor_kwargs")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,19 @@ import numpy.typing as npt
 from lsv.errors import BadRequest, CheckpointError
 from lsv.media.processor import Audio, Content, Processed
 from lsv.request.media import Media, Modality, Positions
+from lsv.resolve.locate import read_object
 from lsv_multimodal.families.image_processor import check_options, pack
 
 RATE = 16000
 _WINDOW = 400
 """Samples of a frame."""
-_HOP = 160
+HOP = 160
 """Samples from one frame to the next."""
 _HIGHEST = 8000.0
 _QUIETEST = 1e-10
 _RANGE = 8.0
 """Powers of ten below the loudest that are told apart."""
-_KNOWN = {"sampling_rate": RATE, "n_fft": _WINDOW, "hop_length": _HOP, "dither": 0.0, "padding_value": 0.0}
+_KNOWN = {"sampling_rate": RATE, "n_fft": _WINDOW, "hop_length": HOP, "dither": 0.0, "padding_value": 0.0}
 
 Floats = npt.NDArray[np.float64]
 
@@ -47,7 +47,7 @@ class WhisperProcessor:
     rate = RATE
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
-        _check_extractor(folder / "preprocessor_config.json")
+        read_extractor(folder)
         self._source = int(config.get("max_source_positions", 1500))
         self._filters = mel_filters(int(config.get("num_mel_bins", 80)))
 
@@ -55,7 +55,7 @@ class WhisperProcessor:
         check_options(options)
         if not isinstance(content, Audio):
             raise BadRequest("this model takes audio, no images and no video")
-        longest = 2 * self._source * _HOP
+        longest = 2 * self._source * HOP
         if len(content.samples) > longest:
             seconds = len(content.samples) / RATE
             raise BadRequest(f"the audio lasts {seconds:.1f} s, and the model hears {longest / RATE:g} s at a time")
@@ -71,7 +71,7 @@ def log_mel(samples: Floats, filters: Floats) -> npt.NDArray[np.float32]:
     Logarithms of power to base 10, the loudest 8 powers of it, scaled to about -1 … 1.
     """
     mirrored = np.pad(samples, _WINDOW // 2, mode="reflect")
-    frames = np.lib.stride_tricks.sliding_window_view(mirrored, _WINDOW)[: len(samples) : _HOP]
+    frames = np.lib.stride_tricks.sliding_window_view(mirrored, _WINDOW)[: len(samples) : HOP]
     window = np.hanning(_WINDOW + 1)[:-1]
     power = np.abs(np.fft.rfft(frames * window)) ** 2
     loud = np.log10(np.maximum(filters @ power.T, _QUIETEST))
@@ -101,14 +101,16 @@ def _hertz(mel: Floats) -> Floats:
     return np.where(mel < 15.0, mel * 1000.0 / 15.0, above)
 
 
-def _check_extractor(file: Path) -> None:
-    """Raises ``CheckpointError`` where a checkpoint asks for other features than all published ones do."""
-    if not file.is_file():
-        return
-    try:
-        asked = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as cause:
-        raise CheckpointError(f"{file} is not valid JSON: {cause}") from cause
+def read_extractor(folder: Path) -> Mapping[str, Any]:
+    """What a checkpoint says of its features; empty where it says nothing.
+
+    Raises ``CheckpointError`` where it asks for other features than all published ones do.
+    """
+    asked: Mapping[str, Any] | None = read_object(folder / "preprocessor_config.json")
+    if asked is None:
+        asked = (read_object(folder / "processor_config.json") or {}).get("feature_extractor") or {}
     other = [f"{name}={asked[name]}" for name, known in _KNOWN.items() if asked.get(name, known) != known]
-    if other or asked.get("do_normalize"):
-        raise CheckpointError(f"{file} asks for features that are not known: {', '.join(other) or 'do_normalize'}")
+    normalised = asked.get("do_normalize") and "image_processor_type" not in asked  # one file may speak of both
+    if other or normalised:
+        raise CheckpointError(f"{folder} asks for features that are not known: {', '.join(other) or 'do_normalize'}")
+    return asked

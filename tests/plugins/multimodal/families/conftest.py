@@ -23,6 +23,7 @@ from lsv.testing.catalog import catalog_of
 from lsv.testing.tiny import tiny
 from lsv_models import plugin as models
 from lsv_multimodal import plugin as processors
+from lsv_multimodal.families.whisper import RATE
 
 
 @pytest.fixture(scope="session")
@@ -92,6 +93,13 @@ def clip() -> Callable[..., Video]:
         return Video(pixels, (np.arange(frames) / fps).astype(np.float32))
 
     return make
+
+
+def sound(seed: int, seconds: float = 1.3) -> Audio:
+    """A tone and some noise, the same for the same arguments."""
+    noise, time = np.random.default_rng(seed), np.arange(int(seconds * RATE)) / RATE
+    tone = 0.4 * np.sin(2 * np.pi * (180 + 90 * seed) * time * (1 + time / 4))
+    return Audio((tone + noise.normal(0, 0.05, len(time))).astype(np.float32), RATE)
 
 
 class Engine:

@@ -23,6 +23,8 @@ from lsv.worker.load.declared import declare
 from lsv_models.whisper import Tower
 from lsv_multimodal.families.whisper import RATE, WhisperProcessor
 
+from .conftest import sound
+
 START, ENGLISH, GERMAN, TRANSLATE, TRANSCRIBE, BEFORE, NO_MARKS = 257, 258, 259, 260, 261, 263, 265
 LENGTH, TOKENS = 64, 16
 
@@ -30,13 +32,6 @@ LENGTH, TOKENS = 64, 16
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_hearing(tmp_path_factory.mktemp("whisper"), seconds=2)
-
-
-def sound(seed: int, seconds: float = 1.3) -> Audio:
-    """A tone and some noise, the same for the same arguments."""
-    noise, time = np.random.default_rng(seed), np.arange(int(seconds * RATE)) / RATE
-    tone = 0.4 * np.sin(2 * np.pi * (180 + 90 * seed) * time * (1 + time / 4))
-    return Audio((tone + noise.normal(0, 0.05, len(time))).astype(np.float32), RATE)
 
 
 PROMPTS: Sequence[tuple[Sequence[int], Audio]] = (
