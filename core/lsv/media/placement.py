@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from lsv.errors import BadRequest
@@ -38,8 +39,9 @@ def place(ids: Sequence[int], items: Sequence[Prepared], placement: Placement) -
         if item is None or item.modality != modalities[token]:
             what = "nothing" if item is None else f"an item of kind {item.modality}"
             raise _mismatch(f"the prompt has a place for an item of kind {modalities[token]} where there is {what}")
-        media.append(_media(item, len(expanded) + item.processed.start))
-        expanded += item.processed.tokens
+        for number, part in enumerate(item.processed.parts):
+            media.append(_media(item, len(expanded) + part.start, number))
+            expanded += part.tokens
     if left := sum(1 for _ in ordered):
         raise _mismatch(f"{left} of {len(items)} items have no place in the prompt")
     return Prompt(ids=tuple(expanded), media=tuple(media), positions=placement.positions(expanded, media))
@@ -56,9 +58,11 @@ def _in_order(ids: Sequence[int], items: Sequence[Prepared], modalities: Mapping
     return [*found, *left, *(item for item in items if item.modality not in waiting)]
 
 
-def _media(item: Prepared, start: int) -> Media:
-    processed = item.processed
-    return Media(item.hash, item.modality, start, processed.count, processed.inputs, cross=processed.cross)
+def _media(item: Prepared, start: int, number: int = 0) -> Media:
+    """A part of an item; those after the first have names of their own."""
+    part = item.processed.parts[number]
+    name = hashlib.sha256(item.hash + number.to_bytes(4, "little")).digest() if number else item.hash
+    return Media(name, item.modality, start, part.count, part.inputs, cross=part.cross)
 
 
 def _mismatch(what: str) -> BadRequest:

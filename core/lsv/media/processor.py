@@ -65,6 +65,14 @@ class Processed(msgspec.Struct, frozen=True):
     """How many of ``tokens`` get the embeddings that the encoder makes of ``inputs``."""
     cross: bool = False
     """The item has no placeholder and no tokens: cross-attention layers attend to its embeddings from every token."""
+    more: tuple[Processed, ...] = ()
+    """What follows in the stead of the same placeholder, such as a video's later frames between texts of their own;
+    each is encoded by itself."""
+
+    @property
+    def parts(self) -> tuple[Processed, ...]:
+        """The item in its order; most are whole."""
+        return (self, *self.more)
 
 
 class Processor(Protocol):

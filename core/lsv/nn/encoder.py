@@ -34,8 +34,8 @@ def check_placeholder(name: str, token: int, vocab_size: int) -> None:
 class SelfAttention(nn.Module):
     """x [T, size] -> [T, size]; every token attends to its whole span.
 
-    ``names`` are those of q, k and v, or one for all three fused; the ``unbiased`` ones have no bias, and none has
-    without ``bias``. ``norms`` are taken of q and of k, of all their heads together.
+    ``names`` are those of q, k and v, or one for all three fused; none of them has a bias without ``bias``. The
+    ``unbiased`` ones have none, of them or ``out``. ``norms`` are taken of q and of k, of all their heads together.
     """
 
     def __init__(
@@ -52,8 +52,9 @@ class SelfAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.heads = heads
-        self.qkv = Column.even(w, names, size, 3 * size // len(names), bias=bias, unbiased=unbiased)
-        self.out = Column.even(w, (out,), size, size, bias=True)
+        biased = bias and not set(names) <= set(unbiased)
+        self.qkv = Column.even(w, names, size, 3 * size // len(names), bias=biased, unbiased=unbiased)
+        self.out = Column.even(w, (out,), size, size, bias=out not in unbiased)
         self.norms = None if norms is None else nn.ModuleList(norms)
 
     def forward(self, x: torch.Tensor, runs: Runs, rotate: Rotate | None = None) -> torch.Tensor:

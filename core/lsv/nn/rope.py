@@ -351,3 +351,9 @@ class MRope(Rope):
         parts = self.table[positions].split_with_sizes(self.sections * 4, dim=-1)
         rows = torch.cat([part[number % self.axes] for number, part in enumerate(parts)], dim=-1)
         return self.rotate(heads, rows)
+
+
+class PairMRope(MRope, PairRope):
+    """The same of neighbours (GLM-4.1V)."""
+
+    op: ClassVar[str] = "mrope.pairs"

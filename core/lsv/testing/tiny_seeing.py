@@ -69,7 +69,31 @@ _OMNI: Mapping[str, Any] = {
     "items": {**_QWEN["items"], "audio": "<|audio_start|><|audio_pad|><|audio_end|>"},
     "listens": {"chunk_length": 2, "feature_size": 16},
 }
+_GLM_MARKS = {
+    "image_start_token_id": 259, "image_end_token_id": 260, "image_token_id": 261, "video_token_id": 262,
+    "video_start_token_id": 263, "video_end_token_id": 264,
+}  # fmt: skip
+_HALF_ROPE = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]}
 SEEING: Mapping[str, Seeing] = {
+    "glm4v": Seeing(
+        {
+            "vision_config": {
+                **_PATCHES, "hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 48, "image_size": 28,
+            },
+            **_GLM_MARKS,
+        },
+        "Glm4vImageProcessor", {"patch_size": 4, "size": {"shortest_edge": 256, "longest_edge": 4096}},
+        language="glm4v_text",
+        text={"rope_parameters": _HALF_ROPE},
+        specials=(
+            "<|begin_of_image|>", "<|end_of_image|>", "<|image|>", "<|video|>",
+            "<|begin_of_video|>", "<|end_of_video|>",
+        ),
+        items={
+            "image": "<|begin_of_image|><|image|><|end_of_image|>",
+            "video": "<|begin_of_video|><|video|><|end_of_video|>",
+        },
+    ),
     "qwen2_5_omni_thinker": Seeing(
         {
             "vision_config": {

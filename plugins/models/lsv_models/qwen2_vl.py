@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import Decoder
+from lsv.nn.decoder import Decoder, DecoderLayer
 from lsv.nn.encoder import Rotate, Runs, SelfAttention, check_placeholder
 from lsv.nn.keys import Keys
 from lsv.nn.mlp import FeedForward
@@ -28,8 +28,6 @@ from lsv_models.qwen2 import Qwen2Layer
 _EPS = 1e-6
 _FRAME = 32
 """Embeddings along the edge of the frames that memory is measured with."""
-_TOKENS = {"image_token_id": 151655, "video_token_id": 151656}
-_OTHER_TOKENS = ("vision_start_token_id", "vision_end_token_id", "vision_token_id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +45,10 @@ class VisionConfig:
     theta: float
 
     @classmethod
-    def read(cls, keys: Keys, *, size: str, inner: int, outputs: str, activation: str) -> VisionConfig:
-        """Take what both generations have; ``size`` and ``outputs`` are their names for these two."""
+    def read(
+        cls, keys: Keys, *, size: str, inner: int, outputs: str, activation: str, layers: int = 32, heads: int = 16
+    ) -> VisionConfig:
+        """Take what all families of the kind have; ``size`` and ``outputs`` are their names for these two."""
         keys.maybe("spatial_patch_size", int)
         rope = Keys(keys.take("rope_parameters", dict, {}))
         edge = keys.count("patch_size", 14)
@@ -57,8 +57,8 @@ class VisionConfig:
             size=keys.count(size),
             inner=inner,
             outputs=keys.count(outputs),
-            layers=keys.layers("depth", 32),
-            heads=keys.count("num_heads", 16),
+            layers=keys.layers("depth", layers),
+            heads=keys.count("num_heads", heads),
             patch=(channels, keys.count("temporal_patch_size", 2), edge, edge),
             merge=keys.count("spatial_merge_size", 2),
             activation=keys.take("hidden_act", str, activation),
@@ -100,15 +100,19 @@ class Qwen2VLEncoder(Encoder):
         self.c, self.parts = c, c.layers
         self.patches = (w / "patch_embed" / "proj").take("weight", (c.size, *c.patch))
         self.layers = nn.ModuleList(self.make_layer(w / "blocks" / i, c) for i in range(c.layers))
-        self.before_merger = self.make_norm(w / "merger" / "ln_q", c.size)
-        wide = c.size * c.merge**2
-        self.merger = FeedForward(w / "merger" / "mlp", ("0", "2"), (wide, wide, c.outputs), "gelu")
+        self.before_merger, self.merger = self.make_merger(w, c)
 
     def make_layer(self, w: Weights, c: VisionConfig) -> nn.Module:
         return VisionLayer(w, c)
 
     def make_norm(self, w: Weights, size: int) -> nn.Module:
         return LayerNorm(w, size, _EPS)
+
+    def make_merger(self, w: Weights, c: VisionConfig) -> tuple[nn.Module, nn.Module]:
+        """A norm, and what makes an embedding of the patches that are merged."""
+        wide = c.size * c.merge**2
+        merger = FeedForward(w / "merger" / "mlp", ("0", "2"), (wide, wide, c.outputs), "gelu")
+        return self.make_norm(w / "merger" / "ln_q", c.size), merger
 
     def begin(self, inputs: Mapping[str, torch.Tensor]) -> Any:
         frames, height, width = inputs["grid"].tolist()
@@ -170,16 +174,22 @@ class Qwen2VL(Decoder):
     axes = MRope.axes
     # since version 4.52 of transformers
     prefixes = (("model.language_model", "model"), ("model.visual", "visual"))
+    layer: ClassVar[type[DecoderLayer]] = Qwen2Layer
+    rope: ClassVar[type[MRope]] = MRope
+    tokens: ClassVar[Mapping[str, int]] = {"image_token_id": 151655, "video_token_id": 151656}
+    """The placeholders of media, where config.json leaves them out."""
+    defaults: ClassVar[Mapping[str, Any]] = {"rope_theta": 1e6, "first_window": 80}
+    """Of the language model, as ``DecoderConfig.read`` takes them."""
 
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
         keys = Keys(config)
         vision = self.make_encoder(w.replicated() / "visual", keys.take("vision_config", dict))
-        c = _read_language(keys)
-        for name, token in _TOKENS.items():
+        c = self.read_language(keys)
+        for name, token in self.tokens.items():
             check_placeholder(name, keys.take(name, int, token), c.vocab_size)
         keys.finish(type(self).__name__)
-        rope = MRope(w, c.rope, max_len)
-        super().__init__(w, c, (Qwen2Layer(w / "model" / "layers" / i, c, i, rope) for i in range(c.layers)))
+        rope = self.rope(w, c.rope, max_len)
+        super().__init__(w, c, (self.layer(w / "model" / "layers" / i, c, i, rope) for i in range(c.layers)))
         self.encoder = vision
 
     def make_encoder(self, w: Weights, config: Mapping[str, Any]) -> nn.Module:
@@ -189,18 +199,13 @@ class Qwen2VL(Decoder):
         keys.finish("Qwen2VL's vision_config")
         return Qwen2VLEncoder(w, c)
 
-
-def _read_language(keys: Keys) -> DecoderConfig:
-    """The language model's config: under ``text_config``, or in published files at the top level."""
-    for name in _OTHER_TOKENS:
-        keys.maybe(name, int)
-    text = keys.maybe("text_config", dict)
-    if text is None:
-        return DecoderConfig.read(keys, rope_theta=1e6, first_window=80)
-    tied = keys.take("tie_word_embeddings", bool, False) or text.get("tie_word_embeddings")
-    own = Keys({**text, "tie_word_embeddings": tied})
-    for name in (*_TOKENS, *_OTHER_TOKENS):
-        own.maybe(name, int)
-    c = DecoderConfig.read(own, rope_theta=1e6, first_window=80)
-    own.finish("the text_config of Qwen2VL")
-    return c
+    def read_language(self, keys: Keys) -> DecoderConfig:
+        """The language model's config: under ``text_config``, or in published files at the top level."""
+        text = keys.maybe("text_config", dict)
+        if text is None:
+            return DecoderConfig.read(keys, **self.defaults)
+        tied = keys.take("tie_word_embeddings", bool, False) or text.get("tie_word_embeddings")
+        own = Keys({**text, "tie_word_embeddings": tied})
+        c = DecoderConfig.read(own, **self.defaults)
+        own.finish(f"the text_config of {type(self).__name__}")
+        return c

@@ -34,4 +34,5 @@ class PreparedCache:
 
 
 def _size(item: Prepared) -> int:
-    return sum(array.size for array in item.processed.inputs.values()) + 8 * len(item.processed.tokens)
+    parts = item.processed.parts
+    return sum(array.size for part in parts for array in part.inputs.values()) + 8 * sum(len(p.tokens) for p in parts)

@@ -60,6 +60,11 @@ def lsv_processors() -> Iterable[ProcessorOffer]:
         place="lsv_multimodal.families.siglip:PaliGemmaPlacement",
     )  # fmt: skip
     yield ProcessorOffer(
+        "glm4v", ("Glm4vForConditionalGeneration",), ("image", "video"),
+        load="lsv_multimodal.families.glm4v:Glm4vProcessor",
+        place="lsv_multimodal.families.glm4v:Glm4vPlacement",
+    )  # fmt: skip
+    yield ProcessorOffer(
         "qwen2_5_omni",
         ("Qwen2_5OmniForConditionalGeneration", "Qwen2_5OmniModel", "Qwen2_5OmniThinkerForConditionalGeneration"),
         ("image", "video", "audio"),

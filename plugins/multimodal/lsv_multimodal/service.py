@@ -128,9 +128,10 @@ class LocalMediaService:
             except BadRequest as error:
                 raise _located(error, reference) from None
             self._cache.put(key, found)
-        if found.processed.count > self._most:
+        count = max(part.count for part in found.processed.parts)
+        if count > self._most:
             raise BadRequest(
-                f"{reference.where}: the {reference.modality} becomes {found.processed.count} embeddings, and at most "
+                f"{reference.where}: the {reference.modality} becomes {count} embeddings, and at most "
                 f"{self._most} are taken: send a smaller one, or a shorter video (--encoder-cache-tokens)",
                 param=reference.where,
             )

@@ -54,6 +54,17 @@ def test_cross_items_come_first_and_have_no_place() -> None:
     ]
 
 
+def test_a_placeholder_may_stand_for_several_items() -> None:
+    later = (Processed({}, (82, 81), 1, 1), Processed({}, (81, 81), 0, 2))
+    film = Prepared("image", b"f" * 32, Processed({}, (80, 81), 1, 1, more=later))
+    placed = place([1, 90, 2, 90], [film, IMAGE], Family())
+    assert placed.ids == (1, 80, 81, 82, 81, 81, 81, 2, 80, 81, 81, 81, 82)
+    assert [(one.start, one.count) for one in placed.media] == [(2, 1), (4, 1), (5, 2), (9, 3)]
+    names = [one.hash for one in placed.media]
+    assert len(set(names)) == 4
+    assert names == [one.hash for one in place([1, 90, 2, 90], [film, IMAGE], Family()).media]
+
+
 @pytest.mark.parametrize(
     ("ids", "items", "message"),
     [

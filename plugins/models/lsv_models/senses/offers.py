@@ -15,4 +15,10 @@ OFFERS = (
         modalities=_ALL,
         note=_NO_SPEECH,
     ),
+    ModelOffer(
+        "glm4v",
+        ("Glm4vForConditionalGeneration",),
+        "lsv_models.senses.glm4v:Glm4v",
+        modalities=("text", "image", "video"),
+    ),
 )

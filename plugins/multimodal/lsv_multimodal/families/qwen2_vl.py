@@ -130,30 +130,40 @@ class Qwen2VLProcessor:
         check_options(options, self._options)
         if isinstance(content, Video):
             return self._process_video(content, options)
-        least, most = _choose(options, self._image)
-        pixels, grid = self._run(content, least, most)
+        least, most = choose_sizes(options, self._image)
+        pixels, grid = self._cut(content, size={"shortest_edge": least, "longest_edge": most})
         return self._processed("image", {"pixel_values": pixels[:, :, None], "grid": np.array([1, *grid])})
 
     def _process_video(self, video: Video, options: Mapping[str, Any]) -> Processed:
-        """Frames in pairs, the last one twice where their number is odd."""
-        span = self._processor.temporal_patch_size
-        least, most = _choose(options, self._frame)
-        most = max(min(most, self._video * span // len(video.frames)), int(least * _SPARE))
-        made = [self._run(Image(frame), least, most) for frame in video.frames]
-        grid = made[0][1]
-        frames = [pixels for pixels, _ in made]
-        frames += [frames[-1]] * (-len(frames) % span)
-        # [pairs, patches, channels, frames of a pair, pixels]
-        pairs = np.stack(frames).reshape(-1, span, *frames[0].shape).transpose(0, 2, 3, 1, 4)
+        pairs, grid = self._pair_frames(video, options)
         inputs = {"pixel_values": pairs.reshape(-1, *pairs.shape[2:]), "grid": np.array([len(pairs), *grid])}
         if self._tempo is not None:
-            inputs["pace"] = np.array([self._tempo * span * _interval(video)], np.float32)
+            inputs["pace"] = np.array(
+                [self._tempo * self._processor.temporal_patch_size * _interval(video)], np.float32
+            )
         return self._processed("video", inputs)
 
-    def _run(self, content: Content, least: int, most: int) -> tuple[npt.NDArray[Any], tuple[int, int]]:
-        """Patches uint8 [patches, channels, pixels], and how many in height and width."""
+    def _pair_frames(self, video: Video, options: Mapping[str, Any]) -> tuple[npt.NDArray[Any], tuple[int, int]]:
+        """Frames in pairs [pairs, patches, channels, frames of a pair, pixels], the last one twice where their number
+        is odd; and the patches of a frame in height and width.
+        """
+        made = self._cut_frames(video, options)
+        span = self._processor.temporal_patch_size
+        frames = [pixels for pixels, _ in made]
+        frames += [frames[-1]] * (-len(frames) % span)
+        return np.stack(frames).reshape(-1, span, *frames[0].shape).transpose(0, 2, 3, 1, 4), made[0][1]
+
+    def _cut_frames(self, video: Video, options: Mapping[str, Any]) -> list[tuple[npt.NDArray[Any], tuple[int, int]]]:
+        """Each frame as ``_cut`` has it."""
+        least, most = choose_sizes(options, self._frame)
+        span = self._processor.temporal_patch_size
+        most = max(min(most, self._video * span // len(video.frames)), int(least * _SPARE))
         size = {"shortest_edge": least, "longest_edge": most}
-        made = run(self._processor, content, size=size, do_rescale=False, do_normalize=False)
+        return [self._cut(Image(frame), size=size) for frame in video.frames]
+
+    def _cut(self, content: Content, **options: Any) -> tuple[npt.NDArray[Any], tuple[int, int]]:
+        """Patches uint8 [patches, channels, pixels], and how many in height and width."""
+        made = run(self._processor, content, do_rescale=False, do_normalize=False, **options)
         _, height, width = made["image_grid_thw"][0].tolist()
         # the image processor shows an image in all frames of a patch
         pixels = made["pixel_values"].reshape(height * width, 3, self._processor.temporal_patch_size, -1)
@@ -210,7 +220,7 @@ def _interval(video: Video) -> float:
     return float(video.times[-1] - video.times[0]) / steps if steps else 0.0
 
 
-def _choose(options: Mapping[str, Any], own: tuple[int, int]) -> tuple[int, int]:
+def choose_sizes(options: Mapping[str, Any], own: tuple[int, int]) -> tuple[int, int]:
     """Least and most pixels. Raises ``BadRequest`` for numbers that are no sizes, or more than ``own``."""
     for name in _SIZES:
         value = options.get(name)
