@@ -133,7 +133,7 @@ class OmniProcessor(Qwen2VLProcessor):
         return usual  # whatever a file about video says, as in transformers' processor of the family
 
     def process(self, content: Content, options: Mapping[str, Any]) -> Processed:
-        if not isinstance(options.get(SOUND, False), bool):
+        if not isinstance(options.get(SOUND), bool | None):
             raise BadRequest(f"{SOUND} must be true or false, got {options[SOUND]!r:.40}", param="mm_processor_kwargs")
         if not isinstance(content, Audio):
             return super().process(content, options)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from lsv import LLM, SamplingParams
 from lsv.media.items import Prepared
@@ -16,13 +17,16 @@ from lsv.media.placement import place
 from lsv.media.processor import Audio, Content, Image, Video
 from lsv.offers import ProcessorOffer, load_object
 from lsv.plugins.catalog import Catalog
+from lsv.request.media import Media
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv.resolve.locate import read_config
 from lsv.testing.catalog import catalog_of
+from lsv.testing.shown import encode
 from lsv.testing.tiny import tiny
 from lsv_models import plugin as models
 from lsv_multimodal import plugin as processors
+from lsv_multimodal.families.qwen2_vl import read_array
 from lsv_multimodal.families.whisper import RATE
 
 
@@ -100,6 +104,60 @@ def sound(seed: int, seconds: float = 1.3) -> Audio:
     noise, time = np.random.default_rng(seed), np.arange(int(seconds * RATE)) / RATE
     tone = 0.4 * np.sin(2 * np.pi * (180 + 90 * seed) * time * (1 + time / 4))
     return Audio((tone + noise.normal(0, 0.05, len(time))).astype(np.float32), RATE)
+
+
+def read(media: Media, name: str) -> Any:
+    """An input of an item, in its shape."""
+    return read_array(media, name).reshape(media.inputs[name].shape).copy()
+
+
+def patches(media: Media) -> Any:
+    """Those of an image or a video as transformers has them, each with all its frames: float32 [patches, features]."""
+    factor, offset = read(media, "levels")[:, :, None, None]
+    pixels = read(media, "pixel_values") * factor - offset
+    return np.repeat(pixels, 2 // pixels.shape[2], axis=2).reshape(len(pixels), -1).astype(np.float32)
+
+
+class GridReference:
+    """transformers' own model over a checkpoint whose tokens stand in time, height and width."""
+
+    def __init__(self, folder: Path, architecture: str, shown: Mapping[int, Prompt]) -> None:
+        import transformers
+
+        make = getattr(transformers, architecture).from_pretrained
+        self.model = make(folder, dtype=torch.float32, attn_implementation="eager")
+        self.shown = shown
+
+    def positions(self, placed: Prompt) -> tuple[torch.Tensor, int]:
+        """Those of a prompt [3, ids], and what is added to an index behind it."""
+        raise NotImplementedError
+
+    def embeddings(self, media: Media) -> torch.Tensor:
+        raise NotImplementedError
+
+    @torch.inference_mode()
+    def logits(self, number: int, ids: Sequence[int]) -> torch.Tensor:
+        placed = self.shown[number]
+        x = self.model.get_input_embeddings()(torch.tensor(ids))
+        for media in placed.media:
+            x[media.start : media.stop] = self.embeddings(media)
+        places, offset = self.positions(placed)
+        behind = torch.arange(len(placed.ids), len(ids)).expand(3, -1) + offset
+        places = torch.cat((places, behind), dim=1)[:, None]
+        found: torch.Tensor = self.model(inputs_embeds=x[None], position_ids=places, use_cache=False).logits[0]
+        return found
+
+    def check(self, encoder: Any) -> None:
+        """All positions, and the embeddings of all media."""
+        for placed in self.shown.values():
+            for media in placed.media:
+                ours = encode(encoder, media.inputs)
+                torch.testing.assert_close(ours, self.embeddings(media), atol=1e-4, rtol=1e-4)
+            if placed.positions is not None:
+                theirs, offset = self.positions(placed)
+                ours = np.frombuffer(placed.positions.data, np.int32).reshape(3, -1)
+                assert ours.tolist() == theirs.tolist()
+                assert placed.positions.offset == offset <= 0
 
 
 class Engine:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,10 +18,11 @@ from lsv.errors import BadRequest, CheckpointError
 from lsv.media.processor import Video
 from lsv.request.prompt import Prompt
 from lsv.testing.model import engine_config, load
-from lsv.testing.shown import check_shown, encode
+from lsv.testing.shown import check_shown
 from lsv.worker.load.declared import declare
 from lsv_multimodal.families.glm4v import fit
-from lsv_multimodal.families.qwen2_vl import read_array
+
+from .conftest import GridReference, patches, read
 
 FAMILY = "glm4v"
 START, END, IMAGE, VIDEO, VIDEO_STARTS, VIDEO_ENDS = range(259, 265)
@@ -50,15 +51,7 @@ def prompts(folder: Path, shower: Any, picture: Any, clip: Any) -> dict[int, Pro
     }
 
 
-class Reference:
-    """transformers' own model over a checkpoint."""
-
-    def __init__(self, folder: Path, shown: dict[int, Prompt]) -> None:
-        from transformers import Glm4vForConditionalGeneration as Model
-
-        self.model = Model.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-        self.shown = shown
-
+class Glm4vReference(GridReference):
     def positions(self, placed: Prompt) -> tuple[torch.Tensor, int]:
         kinds = torch.zeros(len(placed.ids), dtype=torch.int)
         for media in placed.media:
@@ -70,37 +63,14 @@ class Reference:
 
     @torch.inference_mode()
     def embeddings(self, media: Any) -> torch.Tensor:
-        pixels, grid = torch.from_numpy(_patches(media)), torch.from_numpy(_read(media, "grid"))[None]
+        pixels, grid = torch.from_numpy(patches(media)), torch.from_numpy(read(media, "grid"))[None]
         of = self.model.model.get_image_features if media.modality == "image" else self.model.model.get_video_features
         return of(pixels, grid).pooler_output[0]  # type: ignore[no-any-return]
-
-    @torch.inference_mode()
-    def logits(self, number: int, ids: Sequence[int]) -> torch.Tensor:
-        placed = self.shown[number]
-        x = self.model.get_input_embeddings()(torch.tensor(ids))
-        for media in placed.media:
-            x[media.start : media.stop] = self.embeddings(media)
-        places, offset = self.positions(placed)
-        behind = torch.arange(len(placed.ids), len(ids)).expand(3, -1) + offset
-        places = torch.cat((places, behind), dim=1)[:, None]
-        found: torch.Tensor = self.model(inputs_embeds=x[None], position_ids=places, use_cache=False).logits[0]
-        return found
-
-
-def _read(media: Any, name: str) -> Any:
-    return read_array(media, name).reshape(media.inputs[name].shape).copy()
-
-
-def _patches(media: Any) -> Any:
-    """As transformers has them, each with all its frames: float32 [patches, features]."""
-    factor, offset = _read(media, "levels")[:, :, None, None]
-    pixels = _read(media, "pixel_values") * factor - offset
-    return np.repeat(pixels, 2 // pixels.shape[2], axis=2).reshape(len(pixels), -1).astype(np.float32)
 
 
 def _grids(placed: Prompt, modality: str) -> torch.Tensor | None:
     """Those of a clip's pairs of frames as so many clips of one pair: their tokens stand apart."""
-    found = [_read(media, "grid") for media in placed.media if media.modality == modality]
+    found = [read(media, "grid") for media in placed.media if media.modality == modality]
     return torch.tensor(np.array(found)) if found else None
 
 
@@ -108,17 +78,9 @@ def _grids(placed: Prompt, modality: str) -> torch.Tensor | None:
 def test_positions_embeddings_logits_and_tokens_equal_transformers(
     folder: Path, catalog: Any, prompts: dict[int, Prompt]
 ) -> None:
-    reference = Reference(folder, prompts)
+    reference = Glm4vReference(folder, "Glm4vForConditionalGeneration", prompts)
     declared = load(engine_config(folder, FAMILY), catalog)
-    for placed in prompts.values():
-        for media in placed.media:
-            ours = encode(declared.model.encoder, media.inputs)
-            torch.testing.assert_close(ours, reference.embeddings(media), atol=1e-4, rtol=1e-4)
-        if placed.positions is not None:
-            theirs, offset = reference.positions(placed)
-            ours = np.frombuffer(placed.positions.data, np.int32).reshape(3, -1)
-            assert ours.tolist() == theirs.tolist()
-            assert placed.positions.offset == offset < 0
+    reference.check(declared.model.encoder)
     check_shown(engine_config(folder, FAMILY), catalog, prompts, reference.logits)
 
 
@@ -129,8 +91,8 @@ def test_pictures_are_prepared_as_transformers_does(folder: Path, shower: Any, p
     for size in ((60, 40), (8, 8), (200, 3), (3, 200), (1, 1), (90, 90)):
         media = shows.place([IMAGE], [picture(*size)]).media[0]
         made = theirs(images=Image.fromarray(picture(*size).pixels), return_tensors="np")
-        np.testing.assert_allclose(_patches(media), made["pixel_values"], rtol=0, atol=1e-6)
-        assert _read(media, "grid").tolist() == made["image_grid_thw"][0].tolist()
+        np.testing.assert_allclose(patches(media), made["pixel_values"], rtol=0, atol=1e-6)
+        assert read(media, "grid").tolist() == made["image_grid_thw"][0].tolist()
         assert media.count == made["image_grid_thw"].prod() // 4
 
 
@@ -165,11 +127,11 @@ def test_clips_are_pairs_of_frames_with_their_seconds(folder: Path, shower: Any,
     assert text.endswith("80")
     frames = [made.frames[index] for index in (0, 1, 2, 3, 4, 4)]
     for number, media in enumerate(placed.media):
-        assert (media.modality, media.count, _read(media, "grid").tolist()) == ("video", 12, [1, 6, 8])
+        assert (media.modality, media.count, read(media, "grid").tolist()) == ("video", 12, [1, 6, 8])
         pair = np.stack(frames[2 * number : 2 * number + 2]).transpose(0, 3, 1, 2)
         # frames, channels, rows of merged patches, of patches, of pixels, and columns of these
         cut = pair.reshape(2, 3, 3, 2, 4, 4, 2, 4).transpose(2, 5, 3, 6, 1, 0, 4, 7)
-        assert np.array_equal(_read(media, "pixel_values"), cut.reshape(48, 3, 2, 16))
+        assert np.array_equal(read(media, "pixel_values"), cut.reshape(48, 3, 2, 16))
     assert len({media.hash for media in placed.media}) == 3
 
 

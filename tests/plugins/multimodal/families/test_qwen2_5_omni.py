@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,10 +24,9 @@ from lsv.worker.load.declared import declare
 from lsv_multimodal.decoding.audio import decode_track
 from lsv_multimodal.decoding.video import decode_video
 from lsv_multimodal.families.qwen2_5_omni import Tempo
-from lsv_multimodal.families.qwen2_vl import read_array
 from lsv_multimodal.families.whisper import RATE
 
-from .conftest import sound
+from .conftest import GridReference, patches, read, sound
 
 FAMILY, OFFER = "qwen2_5_omni_thinker", "qwen2_5_omni"
 START, END, IMAGE, VIDEO, SOUNDS, SOUND_ENDS, AUDIO = range(259, 266)
@@ -75,18 +74,10 @@ def prompts(folder: Path, shower: Any, picture: Any, clip: Any, talkie: Any) -> 
     }  # fmt: skip
 
 
-class Reference:
-    """transformers' own model over a checkpoint."""
-
-    def __init__(self, folder: Path, shown: dict[int, Prompt]) -> None:
-        from transformers import Qwen2_5OmniThinkerForConditionalGeneration as Thinker
-
-        self.model = Thinker.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-        self.shown = shown
-
+class OmniReference(GridReference):
     def given(self, placed: Prompt) -> dict[str, Any]:
         """The media of a prompt as transformers takes them."""
-        sounds = [_read(media, "features") for media in placed.media if "features" in media.inputs]
+        sounds = [read(media, "features") for media in placed.media if "features" in media.inputs]
         lengths = torch.tensor([sound.shape[1] for sound in sounds])
         longest = int(lengths.max()) if sounds else 0
         padded = [np.pad(sound, ((0, 0), (0, longest - sound.shape[1]))) for sound in sounds]
@@ -98,10 +89,10 @@ class Reference:
         for kind, name in (("image", "pixel_values"), ("video", "pixel_values_videos")):
             shown = [media for media in placed.media if media.modality == kind]
             if shown:
-                seen[name] = torch.tensor(np.concatenate([_patches(media) for media in shown]))
-                seen[f"{kind}_grid_thw"] = torch.tensor(np.array([_read(media, "grid") for media in shown]))
+                seen[name] = torch.tensor(np.concatenate([patches(media) for media in shown]))
+                seen[f"{kind}_grid_thw"] = torch.tensor(np.array([read(media, "grid") for media in shown]))
             if shown and kind == "video":
-                seen["video_second_per_grid"] = torch.tensor([float(_read(media, "pace")[0]) for media in shown])
+                seen["video_second_per_grid"] = torch.tensor([float(read(media, "pace")[0]) for media in shown])
         both = any("order" in media.inputs for media in placed.media)
         return {**heard, **seen, "use_audio_in_video": both}
 
@@ -118,26 +109,14 @@ class Reference:
     def embeddings(self, media: Any) -> torch.Tensor:
         parts = []
         if "pixel_values" in media.inputs:
-            grid = torch.from_numpy(_read(media, "grid"))[None]
-            parts.append(self.model.model.get_image_features(torch.from_numpy(_patches(media)), grid).pooler_output[0])
+            grid = torch.from_numpy(read(media, "grid"))[None]
+            parts.append(self.model.model.get_image_features(torch.from_numpy(patches(media)), grid).pooler_output[0])
         if "features" in media.inputs:
-            features = torch.from_numpy(_read(media, "features"))[None]
+            features = torch.from_numpy(read(media, "features"))[None]
             mask = torch.ones(1, features.shape[2], dtype=torch.long)
             parts.append(self.model.model.get_audio_features(features, mask).last_hidden_state)
         rows = torch.cat(parts)
-        return rows[torch.from_numpy(_read(media, "order"))] if "order" in media.inputs else rows
-
-    @torch.inference_mode()
-    def logits(self, number: int, ids: Sequence[int]) -> torch.Tensor:
-        placed = self.shown[number]
-        x = self.model.get_input_embeddings()(torch.tensor(ids))
-        for media in placed.media:
-            x[media.start : media.stop] = self.embeddings(media)
-        places, offset = self.positions(placed)
-        behind = torch.arange(len(placed.ids), len(ids)).expand(3, -1) + offset
-        places = torch.cat((places, behind), dim=1)[:, None]
-        found = self.model(inputs_embeds=x[None], position_ids=places, use_cache=False)
-        return found.logits[0]  # type: ignore[no-any-return]
+        return rows[torch.from_numpy(read(media, "order"))] if "order" in media.inputs else rows
 
     @torch.inference_mode()
     def whole(self, placed: Prompt) -> torch.Tensor:
@@ -147,32 +126,13 @@ class Reference:
         return found.logits[0]  # type: ignore[no-any-return]
 
 
-def _read(media: Any, name: str) -> Any:
-    return read_array(media, name).reshape(media.inputs[name].shape).copy()
-
-
-def _patches(media: Any) -> Any:
-    """As transformers has them, each with all its frames: float32 [patches, features]."""
-    factor, offset = _read(media, "levels")[:, :, None, None]
-    pixels = _read(media, "pixel_values") * factor - offset
-    return np.repeat(pixels, 2 // pixels.shape[2], axis=2).reshape(len(pixels), -1).astype(np.float32)
-
-
 @pytest.mark.row("F-667", "F-709")
 def test_positions_embeddings_logits_and_tokens_equal_transformers(
     folder: Path, catalog: Any, prompts: dict[int, Prompt]
 ) -> None:
-    reference = Reference(folder, prompts)
+    reference = OmniReference(folder, "Qwen2_5OmniThinkerForConditionalGeneration", prompts)
     declared = load(engine_config(folder, OFFER), catalog)
-    for placed in prompts.values():
-        for media in placed.media:
-            ours = encode(declared.model.encoder, media.inputs)
-            torch.testing.assert_close(ours, reference.embeddings(media), atol=1e-4, rtol=1e-4)
-        if placed.positions is not None:
-            theirs, offset = reference.positions(placed)
-            ours = np.frombuffer(placed.positions.data, np.int32).reshape(3, -1)
-            assert ours.tolist() == theirs.tolist()
-            assert placed.positions.offset == offset <= 0
+    reference.check(declared.model.encoder)
     for number, placed in prompts.items():
         torch.testing.assert_close(reference.logits(number, placed.ids), reference.whole(placed), atol=1e-4, rtol=1e-4)
     check_shown(engine_config(folder, OFFER), catalog, prompts, reference.logits)
@@ -188,7 +148,7 @@ def test_sounds_are_heard_as_transformers_hears_them(seconds: float, folder: Pat
     extractor: Any = WhisperFeatureExtractor.from_pretrained(folder)
     theirs = extractor(content.samples, sampling_rate=RATE, return_attention_mask=True, return_tensors="np")
     frames = int(theirs.attention_mask.sum())
-    np.testing.assert_allclose(_read(made, "features"), theirs.input_features[0, :, :frames], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(read(made, "features"), theirs.input_features[0, :, :frames], rtol=0, atol=1e-4)
     assert made.count == _get_feat_extract_output_lengths(frames)
 
 
@@ -206,8 +166,8 @@ def test_what_is_seen_and_heard_takes_turns_as_in_transformers(talkie: Any, fold
         options = {"min_pixels": 1536, "max_pixels": 2048, SOUND: True}
         placed = shows.place(see(VIDEO), [talkie(frames, 40, 56, seconds, fps)], **options)
         (media,) = placed.media
-        seen = {"video_grid_thw": [_read(media, "grid")], "video_second_per_grid": [2 / fps]}
-        heard = {"num_audio_tokens": [(_read(media, "features").shape[1] + 1) // 4]}
+        seen = {"video_grid_thw": [read(media, "grid")], "video_second_per_grid": [2 / fps]}
+        heard = {"num_audio_tokens": [(read(media, "features").shape[1] + 1) // 4]}
         text = Qwen2_5OmniProcessor.replace_video_with_audio_token(
             theirs, seen, 0, heard, 0, position_id_per_seconds=PER_SECOND, seconds_per_chunk=1
         )
@@ -329,7 +289,7 @@ def test_embeddings_come_with_their_turns(folder: Path, catalog: Any, shower: An
     placed = shower(folder, OFFER).place(see(VIDEO), [talkie(4, 40, 24, 1.9)], **BOTH)
     (media,) = placed.media
     rows = encode(load(engine_config(folder, OFFER), catalog).model.encoder, media.inputs)
-    given = {name: _read(media, name) for name in ("grid", "pace", "order")}
+    given = {name: read(media, name) for name in ("grid", "pace", "order")}
     one = engine(folder)
 
     def ask(**more: Any) -> list[int]:
