@@ -14,10 +14,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from lsv import plugins
 from lsv.errors import BadRequest, CheckpointError
-from lsv.media.options import Limits
+from lsv.media.items import Encoded
+from lsv.media.options import Limits, MediaOptions
 from lsv.media.processor import SOUND, Video
+from lsv.processes.side.process import SideProcess
 from lsv.request.prompt import Prompt
+from lsv.testing.fakes.client import fake_config
 from lsv.testing.model import engine_config, load
 from lsv.testing.shown import check_shown, encode
 from lsv.worker.load.declared import declare
@@ -25,6 +29,8 @@ from lsv_multimodal.decoding.audio import decode_track
 from lsv_multimodal.decoding.video import decode_video
 from lsv_multimodal.families.qwen2_5_omni import Tempo
 from lsv_multimodal.families.whisper import RATE
+from lsv_multimodal.worker.messages import Init, Prepare
+from lsv_multimodal.worker.pool import media_worker
 
 from .conftest import GridReference, patches, read, sound
 
@@ -324,6 +330,23 @@ def test_the_sound_of_a_film_is_heard_where_it_is_asked_for(folder: Path, shower
     assert ask(low, BOTH) == one.answer([placed])[0]
     assert ask(low, BOTH) != ask(high, BOTH)
     assert ask(low, SMALL) == ask(high, SMALL) == ask(silent, SMALL) == ask(silent, BOTH) != ask(low, BOTH)
+
+
+@pytest.mark.slow
+def test_a_worker_process_prepares_a_film_with_its_sound(folder: Path, film: Any) -> None:
+    names = plugins.load(["models", "multimodal", "cpu"]).names
+    architecture = "Qwen2_5OmniThinkerForConditionalGeneration"
+    config = fake_config(model=str(folder), architecture=architecture, plugins=names, max_model_len=512)
+    data = film([10, 200, 90, 30], fps=2, kind="matroska", heard=sound(1, 1.6).samples)
+    process: Any = SideProcess(media_worker(MediaOptions()), Init(config, Limits()))
+    process.start()
+    try:
+        made, silent = (process.ask(Prepare("video", Encoded(data), asked), 60).processed for asked in (BOTH, SMALL))
+    finally:
+        process.end()
+    assert (made.tokens[0], made.tokens[-1], made.tokens.count(AUDIO)) == (SOUNDS, SOUND_ENDS, 40)
+    assert set(made.inputs) - set(silent.inputs) == {"features", "order"}
+    assert set(silent.tokens) == {VIDEO}
 
 
 def test_engine_in_chunks_with_prefixes_and_preemption(
