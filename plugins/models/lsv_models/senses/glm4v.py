@@ -57,8 +57,7 @@ class Glm4vVisionLayer(nn.Module):
     def __init__(self, w: Weights, c: Glm4vVisionConfig) -> None:
         super().__init__()
         self.before_attn, self.before_mlp = (RMSNorm(w / name, c.size, c.eps) for name in ("norm1", "norm2"))
-        unbiased = ("proj",) if c.bias else ("qkv", "proj")
-        self.attn = SelfAttention(w / "attn", ("qkv",), "proj", c.size, c.heads, unbiased=unbiased)
+        self.attn = SelfAttention(w / "attn", ("qkv",), "proj", c.size, c.heads, bias=c.bias, unbiased=("proj",))
         self.mlp = GatedMLP(w / "mlp", c.size, c.outputs, c.activation, bias=False)
 
     def forward(self, x: torch.Tensor, runs: Runs, rotate: Rotate) -> torch.Tensor:
