@@ -48,6 +48,14 @@ def why(config: EngineConfig, name: str) -> str:
     return next(reason.why for reason in config.reasons if reason.name == name)
 
 
+def test_what_is_to_be_known_of_a_native_model_is_told(configure):
+    config = configure(architectures=["Qwen2_5OmniModel"], thinker_config={"text_config": LLAMA})
+    told = "the native qwen2_5_omni runs it; answers in text alone: weights of the parts that speak are skipped"
+    assert why(config, "architecture") == told
+    assert config.max_model_len == 4096
+    assert not [reason for reason in configure().reasons if reason.name == "architecture"]
+
+
 @pytest.mark.row("F-378", "F-446")
 def test_defaults_come_with_reasons(configure):
     config = configure()
