@@ -52,8 +52,7 @@ class SelfAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.heads = heads
-        biased = bias and not set(names) <= set(unbiased)
-        self.qkv = Column.even(w, names, size, 3 * size // len(names), bias=biased, unbiased=unbiased)
+        self.qkv = Column.even(w, names, size, 3 * size // len(names), bias=bias, unbiased=unbiased)
         self.out = Column.even(w, (out,), size, size, bias=out not in unbiased)
         self.norms = None if norms is None else nn.ModuleList(norms)
 

@@ -27,8 +27,8 @@ _VIDEO = (112 * 112, 28 * 28 * 2 * 30000)
 class Glm4vPlacement(Qwen2VLPlacement):
     """As Qwen2-VL's; each pair of frames of a video has places of its own, behind the text before it."""
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        super().__init__({**_TOKENS, **config})
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+        super().__init__(folder, {**_TOKENS, **config})
 
     def grid(self, item: Media) -> npt.NDArray[Any]:
         if item.modality == "video" and EMBEDDINGS in item.inputs:

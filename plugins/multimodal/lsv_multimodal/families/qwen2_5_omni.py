@@ -71,8 +71,8 @@ class OmniPlacement(Qwen2VLPlacement):
 
     _paced = True
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        super().__init__(config)
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+        super().__init__(folder, config)
         self.placeholders = {**self.placeholders, "audio": token_of(config, "audio", _AUDIO)}
         self._tempo = Tempo.read(config)
         marks = {name: int(config.get(f"{name}_token_id", default)) for name, default in _MARKS.items()}
