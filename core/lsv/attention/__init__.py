@@ -79,6 +79,11 @@ class AttentionLayer:
     item has at most this many embeddings.
     """
 
+    optional: bool = False
+    """Whether rows may have no item. Such a row has a context of one, on the null page, and the model leaves out what
+    it finds there.
+    """
+
     chunk: int | None = None
     """Where a layer attends in chunks of so many tokens: a query sees those before it that are in its chunk. To a
     backend every chunk of a row is a row (``lsv.attention.chunks``).

@@ -143,7 +143,7 @@ class KVManager:
         """
         if not self.prefix_caching:
             return None
-        if self._cross_cohorts and not match.cross and self.pending.owner(table.cross_hashes[0]) is not None:
+        if table.cross_hashes and not match.cross and self.pending.owner(table.cross_hashes[0]) is not None:
             return table.cross_hashes[0]
         first, stop = match.tokens // self.block_size, limit // self.block_size
         if first >= stop:
@@ -194,7 +194,7 @@ class KVManager:
         self._reserved += reservation
         self._count_allocated(table, shared)
         table.cross_ready = bool(match.cross)
-        if self._cross_cohorts and not table.cross_ready:
+        if table.cross_hashes and not table.cross_ready:
             self._allocate_cross(table)
         if self._shares(table):
             table.pending_until = length // self.block_size

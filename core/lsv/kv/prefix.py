@@ -45,7 +45,7 @@ def cross_hashes(root: bytes, media: bytes, blocks: int, *, salt: bytes) -> list
 def media_in(media: Iterable[Media], start: int, stop: int) -> list[tuple[bytes, int]]:
     """The items that the block of tokens ``start … stop-1`` depends on, as ``pack_extras`` takes them."""
     return [
-        (item.hash, start - item.start) for item in media if item.cross or (item.start < stop and start < item.stop)
+        (item.hash, start - item.start) for item in media if item.start < stop and (item.cross or start < item.stop)
     ]
 
 
@@ -53,7 +53,8 @@ def pack_extras(*, salt: bytes, media: Sequence[tuple[bytes, int]] = (), adapter
     """What a block's content depends on besides its tokens, as name and value of whatever is given.
 
     ``media`` are the hashes of the items in the block, each with the place in the item at which the block begins. An
-    item that every token attends to is in all blocks. ``adapter`` is the hash of one that the model went through.
+    item that tokens attend to is in all blocks from the first of them on. ``adapter`` is the hash of one that the model
+    went through.
     """
     extras = pack((b"salt", salt)) if salt else b""
     if adapter:

@@ -41,6 +41,8 @@ class KVSpec(msgspec.Struct, frozen=True):
     """The layer whose cache this one reads instead of keeping its own."""
     cross_len: int | None = None
     """The most embeddings of a media item that a "cross" layer keeps; it keeps nothing of the request's tokens."""
+    optional: bool = False
+    """Whether a request may do without the item."""
 
 
 class KVGroup(msgspec.Struct, frozen=True):
@@ -60,6 +62,8 @@ class KVGroup(msgspec.Struct, frozen=True):
     state_bytes: int = 0
     """As in ``KVSpec``."""
     chunk: int | None = None
+    """As in ``KVSpec``."""
+    optional: bool = False
     """As in ``KVSpec``."""
 
 
@@ -105,7 +109,7 @@ def group_specs(specs: Iterable[KVSpec], block_size: int = 1) -> tuple[KVGroup, 
         layers, size = kinds[kind], sizes[kind]
         for first in range(0, len(layers), size):
             chosen = tuple(layers[first : first + size])
-            about = (kind.token_bytes, kind.window, kind.cross_len, kind.state_bytes, kind.chunk)
+            about = (kind.token_bytes, kind.window, kind.cross_len, kind.state_bytes, kind.chunk, kind.optional)
             groups.append(KVGroup(len(groups), kind.kind, chosen, *about))
     return tuple(groups)
 

@@ -29,8 +29,8 @@ def place(ids: Sequence[int], items: Sequence[Prepared], placement: Placement) -
     """
     modalities = {token: modality for modality, token in placement.placeholders.items()}
     expanded: list[int] = []
-    media = [_media(item, 0) for item in items if item.processed.cross]
-    ordered = iter(_in_order(ids, [item for item in items if not item.processed.cross], modalities))
+    media = [_media(item, 0) for item in items if _is_beside(item)]
+    ordered = iter(_in_order(ids, [item for item in items if not _is_beside(item)], modalities))
     for token in ids:
         if token not in modalities:
             expanded.append(token)
@@ -63,6 +63,11 @@ def _media(item: Prepared, start: int, number: int = 0) -> Media:
     part = item.processed.parts[number]
     name = hashlib.sha256(item.hash + number.to_bytes(4, "little")).digest() if number else item.hash
     return Media(name, item.modality, start, part.count, part.inputs, cross=part.cross)
+
+
+def _is_beside(item: Prepared) -> bool:
+    """Whether it has no place in the prompt."""
+    return item.processed.cross and not item.processed.tokens
 
 
 def _mismatch(what: str) -> BadRequest:

@@ -64,7 +64,8 @@ class Processed(msgspec.Struct, frozen=True):
     count: int
     """How many of ``tokens`` get the embeddings that the encoder makes of ``inputs``."""
     cross: bool = False
-    """The item has no placeholder and no tokens: cross-attention layers attend to its embeddings from every token."""
+    """Cross-attention layers attend to its embeddings: from every token, where it has no placeholder and no ``tokens``,
+    else from its placeholder on, which then is one of ``tokens`` (``Attended``)."""
     more: tuple[Processed, ...] = ()
     """What follows in the stead of the same placeholder, such as a video's later frames between texts of their own;
     each is encoded by itself."""
@@ -126,3 +127,11 @@ class Marking(Protocol):
     def spell(self, text: str) -> str:
         """A prompt's text as it is tokenised: with one placeholder, and what belongs around it, for each mark."""
         ...
+
+
+@runtime_checkable
+class Attended(Protocol):
+    """What a ``Placement`` adds whose placeholders stay in the prompt: tokens from there on attend to the item."""
+
+    attended: bool
+    """Always true."""

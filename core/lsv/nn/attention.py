@@ -247,7 +247,8 @@ class CrossAttention(nn.Module):
     """q from the tokens, k and v from the media item that their row attends to: x [T, hidden] -> [T, hidden].
 
     Heads are split over the ranks as in ``Attention``. An item has at most ``source`` embeddings of ``width`` numbers;
-    0 is as many as a token has.
+    0 is as many as a token has. ``qk_norm`` normalises every head of q and k. Where the item is ``optional``, what
+    tokens of rows without one get does not matter, and the model leaves it out.
     """
 
     def __init__(
@@ -262,6 +263,8 @@ class CrossAttention(nn.Module):
         scale: float | None = None,
         cap: float | None = None,
         width: int = 0,
+        qk_norm: bool = False,
+        optional: bool = False,
     ) -> None:
         super().__init__()
         heads = Heads(w, c)
@@ -269,11 +272,14 @@ class CrossAttention(nn.Module):
         self.q = Column(w, [query], c.hidden_size, bias=bias)
         self.kv = Column(w, keys, width or c.hidden_size, bias=bias)
         self.out = heads.out(w, bias=bias)
-        self.layer = heads.layer(layer, source=source, scale=scale, cap=cap)
+        self.layer = dataclasses.replace(heads.layer(layer, source=source, scale=scale, cap=cap), optional=optional)
+        q_norm, k_norm = (RMSNorm(w / name, c.head_dim, c.norm_eps) if qk_norm else None for name in Attention.qk_names)
+        self.q_norm, self.k_norm = q_norm, k_norm
 
     def forward(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         layer = self.layer
         q = self.q(x).unflatten(-1, (layer.heads, -1))
+        q = q if self.q_norm is None else self.q_norm(q)
         # there is no cache while memory is being measured: any keys will do
         measured = x.new_zeros(len(x), self.kv.linear.layer.inputs) if step.cache is None else None
         k, v = (None, None) if measured is None else self._keys_and_values(measured)
@@ -288,4 +294,4 @@ class CrossAttention(nn.Module):
 
     def _keys_and_values(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         k, v = self.kv(x).unflatten(-1, (2, self.layer.kv_heads, -1)).unbind(-3)
-        return k, v
+        return k if self.k_norm is None else self.k_norm(k), v

@@ -69,7 +69,8 @@ class Model(nn.Module):
     prefixes: ClassVar[Prefixes] = ()
     """What checkpoints write instead of the beginnings of this model's tensor names."""
     axes: ClassVar[int] = 1
-    """The axes of a token's position: 3 with M-RoPE (time, height, width)."""
+    """The axes of a token's position: 3 with M-RoPE (time, height, width); 2 where tokens attend to a media item from
+    its place in the prompt on: the second says how far behind that they are, negative before it and without an item."""
     staged: bool = False
     """Whether a layer needs nothing of what came before but its input, so that ranks can have layers of their own."""
     mutual: ClassVar[Mutual] = ""

@@ -65,7 +65,7 @@ class Step:
     ids: torch.Tensor
     """int64 [T]."""
     positions: torch.Tensor
-    """int64 [axes, T]: 1 axis, or 3 with M-RoPE."""
+    """int64 [axes, T]: 1 axis, or as many as ``Model.axes`` says."""
     backend: AttentionBackend
     attention: tuple[Any, ...]
     """The backend's plan for each KV group."""

@@ -50,19 +50,22 @@ class Array(msgspec.Struct, frozen=True):
 
 
 class Media(msgspec.Struct, frozen=True):
-    """One item of a prompt. Its embeddings take the places of the ``count`` tokens from ``start`` on."""
+    """One item of a prompt. Its embeddings take the places of the ``count`` tokens from ``start`` on; those of a
+    ``cross`` item take none.
+    """
 
     hash: bytes
     """32 bytes that name the embeddings: they cover the content, how it was prepared and for which model."""
     modality: Modality | Literal["text"]
     start: int
-    """Index of its first token in the prompt; 0 for a ``cross`` item."""
+    """Index of its first token in the prompt; of a ``cross`` item that of the first token that attends to it."""
     count: int
     """How many embeddings it has."""
     inputs: Mapping[str, Array] = {}
     """What the model's encoder takes, by name."""
     cross: bool = False
-    """Whether it has no place in the prompt: the cross-attention layers attend to it from every token."""
+    """Whether its embeddings are not in the prompt: the cross-attention layers attend to them, from every token on
+    that is at ``start`` or behind it."""
 
     @property
     def stop(self) -> int:

@@ -25,6 +25,7 @@ class Requirements:
     def __init__(self, limits: Limits, kv: KVManager) -> None:
         self.longest, self._why_longest = _longest(limits, kv)
         self._cross_len = kv.cross_len
+        self._needs_item = any(group.kind == "cross" and not group.optional for group in kv.groups)
         self._encoder_tokens = limits.encoder_tokens
         self._chunked = limits.chunked_prefill
         self._mutual, self._step = limits.mutual, limits.max_num_batched_tokens
@@ -51,12 +52,15 @@ class Requirements:
             )
 
     def _check_cross_item(self, items: Sequence[Media]) -> None:
-        """A model with cross-attention needs exactly one item for it, any other model none."""
+        """A model with cross-attention needs exactly one item for it, or at most one; any other model none."""
         cross_len = self._cross_len
-        if len(items) != (cross_len is not None):
-            wanted = "no item of media" if cross_len is None else "exactly one item of media"
-            raise BadRequest(f"the model attends to {wanted} beside its prompt, and got {len(items)}", param="messages")
-        if cross_len is None or items[0].count <= cross_len:
+        least, most = int(self._needs_item), int(cross_len is not None)
+        if not least <= len(items) <= most:
+            wanted = "no" if not most else "exactly one" if least else "at most one"
+            raise BadRequest(
+                f"the model attends to {wanted} item of media beside its prompt, and got {len(items)}", param="messages"
+            )
+        if cross_len is None or not items or items[0].count <= cross_len:
             return
         count = items[0].count
         if items[0].modality == "text":

@@ -32,6 +32,7 @@ from lsv.testing.model import (
     run_schedule,
 )
 from lsv.worker.load.declared import Declared
+from lsv.worker.slots import distances
 
 Schedule = Callable[[Mapping[int, Tokens]], Iterator[Rows]]
 
@@ -53,6 +54,10 @@ class ShownSequences(Sequences):
 
     def positions(self, sequence: int, start: int, stop: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         placed = self.shown[sequence]
+        if self.declared.model.axes == 2:
+            item, places = cross_item(placed.media), np.arange(start, stop, dtype=np.int32)
+            found = np.stack((places, distances(places, None if item is None else item.start)))
+            return found.astype(np.int64)
         if placed.positions is None:
             return super().positions(sequence, start, stop)
         axes, length = placed.positions.axes, len(placed.ids)

@@ -122,6 +122,21 @@ SEEING: Mapping[str, Seeing] = {
         },
         "Qwen2VLImageProcessor", {"patch_size": 4, "min_pixels": 256, "max_pixels": 4096}, **_QWEN,
     ),
+    "mllama": Seeing(
+        {
+            "vision_config": {
+                **_TOWER, "attention_heads": 2, "num_global_layers": 2, "max_num_tiles": 4, "vision_output_dim": 96,
+                "intermediate_layers_indices": [0, 2],
+            },
+            "image_token_index": 259,
+        },
+        "MllamaImageProcessor", {"size": {"height": 28, "width": 28}},
+        language="mllama_text_model",
+        # the placeholder is the first token without logits
+        text={"vocab_size": 259, "num_hidden_layers": 4, "cross_attention_layers": [1, 3]},
+        specials=("<|image|>",),
+        items={"image": "<|image|>"},
+    ),
     "llava": Seeing(
         {"vision_config": {**_TOWER, "model_type": "clip_vision_model"}, "image_token_index": 259},
         "CLIPImageProcessor",

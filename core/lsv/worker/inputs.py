@@ -89,7 +89,7 @@ def build_batch(
             _place_drafts(ids, last + 1, rows, slots)
     if axes > 1:
         spans = zip(slots, rows.start, context.tolist(), strict=True)
-        placed = [np.broadcast_to(slot.positions(first, stop), (axes, stop - first)) for slot, first, stop in spans]
+        placed = [slot.positions(first, stop, axes) for slot, first, stop in spans]
         positions = np.concatenate(placed, axis=1).astype(np.int64)
     else:
         positions = (start if single else np.arange(len(ids)) + np.repeat(start - (last + 1 - count), count))[None]
@@ -110,7 +110,7 @@ def build_batch(
         last=last,
         unknown=last[late],
         awaited=numbers[late],
-        cross=replace(layout, context=np.array([slot.cross_len for slot in slots], np.int32)) if crosses else None,
+        cross=replace(layout, context=_items(slots)) if crosses else None,
         types=_types(slots, start, count) if pairs else None,
         adapters=_adapters(slots, count) if adapted else None,
         items=_find_items(rows, slots, last, tables, width, mutual) if mutual and not single else None,
@@ -141,6 +141,11 @@ def _draft_pages(plan: StepPlan) -> dict[int, dict[int, tuple[int, ...]]]:
         for place in range(one.groups):
             found.setdefault(one.group + place, {})[rows[one.slot]] = one.blocks[place :: one.groups]
     return found
+
+
+def _items(slots: Sequence[Slot]) -> Int32s:
+    """Embeddings of each row's media item; a row that may do without one reads a number of the null page."""
+    return np.array([max(1, slot.cross_len) for slot in slots], np.int32)
 
 
 def _adapters(slots: Sequence[Slot], count: Int64s) -> Int64s | None:

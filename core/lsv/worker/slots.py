@@ -87,6 +87,7 @@ class Slot:
         self.prompt = begin.prompt
         item = cross_item(begin.media) if begin.media else None
         self.cross_len = 0 if item is None else item.count
+        self._attends_from = None if item is None else item.start
         self.fault = _find_fault(begin, vocab_size)
         self.simple = self.fault is None and begin.params is not None and begin.params.prompt_logprobs is None
         self.tokens = GrowingInts(begin.ids if self.fault is None else (0,) * len(begin.ids))
@@ -105,8 +106,16 @@ class Slot:
         """Mark the request as one that can't be computed any more, and say why."""
         self.fault, self.simple = fault, False
 
-    def positions(self, start: int, stop: int) -> Int32s:
-        """Positions of tokens ``start … stop-1``, int32 [axes, tokens]: the request's own, or consecutive ones."""
+    def positions(self, start: int, stop: int, axes: int) -> Int32s:
+        """Positions of tokens ``start … stop-1``, int32 [axes, tokens]: the request's own, or consecutive ones; of two
+        axes as ``distances`` has the second.
+        """
+        if axes == 2:
+            places = np.arange(start, stop, dtype=np.int32)
+            return np.stack((places, distances(places, self._attends_from)))
+        return np.broadcast_to(self._positions_alike(start, stop), (axes, stop - start))
+
+    def _positions_alike(self, start: int, stop: int) -> Int32s:
         given = self._positions
         if given is None:
             return np.arange(start, stop, dtype=np.int32)[None]
@@ -140,6 +149,13 @@ class Slot:
         if not drafts:
             return self.constraints.edits(self.output)
         return self.constraints.edits_behind(self.output, self.drafts[:drafts])
+
+
+def distances(places: Int32s, start: int | None) -> Int32s:
+    """How far tokens at ``places`` stand behind the first that attends to the row's item, int32 [tokens]: negative for
+    those before it, and for all where there is none (``start`` is None).
+    """
+    return np.full_like(places, -1) if start is None else places - np.int32(start)
 
 
 def learn(slots: Sequence[Slot], tokens: Sequence[Sequence[int]], drafts: Sequence[tuple[int, ...]]) -> None:

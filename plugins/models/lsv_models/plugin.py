@@ -9,6 +9,7 @@ from lsv.offers import ModelOffer
 from lsv_models import rereading_offers as rereading
 from lsv_models.gemma import offers as gemma
 from lsv_models.gpt import offers as gpt
+from lsv_models.images import offers as images
 from lsv_models.pooling import offers as pooling
 from lsv_models.recurrent import offers as recurrent
 from lsv_models.rms import offers as rms
@@ -47,6 +48,7 @@ def lsv_models() -> Iterable[ModelOffer]:
     yield ModelOffer("whisper", ("WhisperForConditionalGeneration",), "lsv_models.whisper:Whisper", modalities=_HEARING)
     yield from seeing.OFFERS
     yield from senses.OFFERS
+    yield from images.OFFERS
     yield from gemma.OFFERS
     yield from rms.OFFERS
     yield from gpt.OFFERS

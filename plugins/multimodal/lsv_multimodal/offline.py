@@ -20,7 +20,7 @@ from lsv.media.families import find_processor, load_placement
 from lsv.media.items import Encoded, Prepared
 from lsv.media.options import MODALITIES, MediaOptions
 from lsv.media.placement import marks_of, place, spell
-from lsv.media.processor import Content, Image, Marking, Processed, Video
+from lsv.media.processor import Attended, Content, Image, Marking, Processed, Video
 from lsv.plugins.catalog import Catalog
 from lsv.request.media import EMBEDDINGS, Array, Modality
 from lsv.request.prompt import Prompt
@@ -81,7 +81,8 @@ class InProcessMedia:
         return self._preprocessor.process(modality, self._decoded(modality, item), options)
 
     def _given(self, modality: Modality, given: Mapping[str, Any]) -> Prepared:
-        """An item whose embeddings the caller has made; the placeholder, if there is one, stands for each of them."""
+        """An item whose embeddings the caller has made; the placeholder, if there is one, stands for each of them,
+        unless they are only attended to."""
         inputs = {name: _numbers(value) for name, value in given.items()}
         rows = np.asarray(inputs.get(EMBEDDINGS, ()), np.float32)
         rows = rows[0] if rows.ndim == 3 and len(rows) == 1 else rows
@@ -93,8 +94,9 @@ class InProcessMedia:
         packed = {name: _pack(array) for name, array in {**inputs, EMBEDDINGS: rows}.items()}
         placeholder = self._placement.placeholders.get(modality)
         digest = hashlib.sha256(msgspec.msgpack.encode([modality, packed], order="sorted")).digest()
-        tokens = () if placeholder is None else (placeholder,) * len(rows)
-        return Prepared(modality, digest, Processed(packed, tokens, 0, len(rows), cross=placeholder is None))
+        attended = placeholder is None or isinstance(self._placement, Attended)
+        tokens = () if placeholder is None else (placeholder,) * (1 if attended else len(rows))
+        return Prepared(modality, digest, Processed(packed, tokens, 0, len(rows), cross=attended))
 
     def _encoded(self, modality: Modality, item: Any) -> Encoded | None:
         """What has to be decoded; None for what is decoded already."""

@@ -30,6 +30,11 @@ def lsv_processors() -> Iterable[ProcessorOffer]:
         place="lsv_multimodal.families.llava:LlavaPlacement",
     )  # fmt: skip
     yield ProcessorOffer(
+        "mllama", ("MllamaForConditionalGeneration",), ("image",),
+        load="lsv_multimodal.families.mllama:MllamaProcessor",
+        place="lsv_multimodal.families.mllama:MllamaPlacement",
+    )  # fmt: skip
+    yield ProcessorOffer(
         "qwen2_vl", ("Qwen2VLForConditionalGeneration",), ("image", "video"),
         load="lsv_multimodal.families.qwen2_vl:Qwen2VLProcessor",
         place="lsv_multimodal.families.qwen2_vl:Qwen2VLPlacement",

@@ -65,6 +65,16 @@ def test_a_placeholder_may_stand_for_several_items() -> None:
     assert names == [one.hash for one in place([1, 90, 2, 90], [film, IMAGE], Family()).media]
 
 
+def test_an_item_that_is_attended_to_from_its_placeholder_on_keeps_that() -> None:
+    attended = Prepared("image", b"a" * 32, Processed({}, (90,), 0, 5, cross=True))
+    placed = place([1, 91, 2, 90, 3], [attended, AUDIO], Family())
+    assert placed.ids == (1, 70, 70, 2, 90, 3)
+    assert [(one.modality, one.start, one.count, one.cross) for one in placed.media] == [
+        ("audio", 1, 2, False),
+        ("image", 4, 5, True),
+    ]
+
+
 @pytest.mark.parametrize(
     ("ids", "items", "message"),
     [

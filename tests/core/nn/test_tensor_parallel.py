@@ -109,6 +109,18 @@ CASES = {
         },
     ),
     "across": ("whisper", {"seconds": 1, "encoder_layers": 1, "max_target_positions": 512}),
+    "across in some layers, a head shorter than the embedding": (
+        "mllama",
+        {
+            "vision_config": {
+                "hidden_size": 16,
+                "num_hidden_layers": 1,
+                "num_global_layers": 1,
+                "intermediate_layers_indices": [0],
+                "vision_output_dim": 32,
+            }
+        },
+    ),
     "adapted": ("transformers", {}),
     "adapted, experts": ("transformers", {"num_experts": 4, "num_experts_per_tok": 2}),
 }

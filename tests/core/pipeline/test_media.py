@@ -80,6 +80,15 @@ def test_pictures_are_seen_by_the_first_stage(tmp_path: Path) -> None:
     check(tmp_path, prompts, max_model_len=128)
 
 
+def test_pictures_are_attended_to_in_all_stages(tmp_path: Path) -> None:
+    tiny("mllama", tmp_path, tokenizer=True)
+    prompts: Any = [
+        {"prompt": "see <|image|>?", "multi_modal_data": {"image": Image.new("RGB", (64, 64), colour)}}
+        for colour in ("red", "blue")
+    ]
+    check(tmp_path, [*prompts, {"prompt": "see nothing"}], max_model_len=128)
+
+
 def test_what_can_not_be_encoded_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(make_model(transformers.BartForConditionalGeneration, tiny_config("bart")), tmp_path)
     write_tokenizer(tmp_path)

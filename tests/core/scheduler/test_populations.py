@@ -31,6 +31,7 @@ GROUPS = {
         *(KVGroup(index, "state", (index,), 0, window=2, state_bytes=8) for index in (1, 2)),
     ),
     "cross": (KVGroup(0, "full", (0,), 1), *(KVGroup(index, "cross", (index,), 1, cross_len=9) for index in (1, 2))),
+    "cross for some": (KVGroup(0, "full", (0,), 1), KVGroup(1, "cross", (1,), 1, cross_len=9, optional=True)),
     "cross and a window": (KVGroup(0, "window", (0,), 1, window=5), KVGroup(1, "cross", (1,), 1, cross_len=14)),
 }
 
@@ -58,6 +59,10 @@ class Population:
         if self.rig.kv.cross_len is not None:
             count = rng.choice([3, self.rig.kv.cross_len])
             shared["media"] = (Media(bytes([rng.randrange(2), count]) * 16, "audio", 0, count, cross=True),)
+            if self.rig.kv.groups[-1].optional:
+                start = rng.randrange(len(prompt))
+                items = (msgspec.structs.replace(item, start=start) for item in shared["media"])
+                shared["media"] = tuple(items) if rng.random() < 0.5 else ()
         if rng.random() < 0.1:
             return GivenGroup(make_request(id, prompt, pooling=PoolingParams(), **shared))
         sampling = SamplingParams(

@@ -82,3 +82,11 @@ def test_an_item_for_cross_attention_is_required_exactly_where_the_model_has_it(
             requirements(FULL, CROSS).check(wrong)
     with pytest.raises(BadRequest, match="no item of media"):
         requirements().check(request(4, item(2, cross=True)))
+
+
+def test_an_item_for_cross_attention_may_be_left_out_where_the_model_says_so() -> None:
+    optional = requirements(FULL, KVGroup(1, "cross", (1,), 1, cross_len=8, optional=True))
+    for fine in (request(4), request(4, item(8, cross=True))):
+        optional.check(fine)
+    with pytest.raises(BadRequest, match="at most one item of media beside its prompt, and got 2"):
+        optional.check(request(4, *[item(2, cross=True)] * 2))

@@ -22,13 +22,13 @@ def fold(state: int, token: int) -> int:
 def seen(ids: Sequence[int], media: Iterable[Media]) -> list[int]:
     """What such a model reads: in the places of media, numbers that stand for their embeddings.
 
-    An item that all tokens attend to is in the first of them.
+    An item that tokens attend to is in the first of those.
     """
     read = list(ids)
     for one in media:
         number = int.from_bytes(one.hash[:4], "little")
         if one.cross:
-            read[0] += number
+            read[one.start] += number
         else:
             read[one.start : one.stop] = range(number, number + one.count)
     return read

@@ -188,7 +188,10 @@ class FakeWorker:
     def _check_item(self, slot: FakeSlot, named: dict[int, set[int]]) -> None:
         """What the row cross-attends to must be the slot's own item."""
         for group in self._cross:
-            assert slot.cross_item is not None, "a request without the item it attends to"
+            if slot.cross_item is None:
+                assert group.optional, "a request without the item it attends to"
+                assert not slot.tables[group.index], "a request without an item has blocks for one"
+                continue
             table = slot.tables[group.index]
             assert len(table) == -(-slot.cross_item.count // self._block_size), "a cross group does not fit the item"
             for index, block in enumerate(table):

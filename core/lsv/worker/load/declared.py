@@ -214,6 +214,7 @@ def _specs(model: Model, dtype: torch.dtype) -> tuple[KVSpec, ...]:
             chunk=layer.chunk,
             reads=layer.reads,
             cross_len=layer.source,
+            optional=layer.optional,
         )
         for layer in model.attention_layers()
     ]

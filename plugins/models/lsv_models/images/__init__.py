@@ -1,0 +1,1 @@
+"""Language models that see images, each with a tower, or none, of its family's own."""

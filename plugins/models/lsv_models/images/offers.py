@@ -1,0 +1,12 @@
+"""Language models that see images, by the names that checkpoints give them."""
+
+from __future__ import annotations
+
+from lsv.offers import ModelOffer
+
+_SEEING = ("text", "image")
+OFFERS = (
+    ModelOffer(
+        "mllama", ("MllamaForConditionalGeneration",), "lsv_models.images.mllama:Mllama", modalities=_SEEING
+    ),
+)  # fmt: skip
