@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from lsv.errors import BadRequest
 from lsv.media.items import Prepared
-from lsv.media.processor import Marking, Placement
+from lsv.media.processor import Completing, Marking, Placement
 from lsv.request.media import Media, Modality
 from lsv.request.prompt import Prompt
 
@@ -27,6 +27,8 @@ def place(ids: Sequence[int], items: Sequence[Prepared], placement: Placement) -
 
     Raises ``BadRequest`` where placeholders and items do not match one to one.
     """
+    if items and isinstance(placement, Completing):
+        ids = placement.complete(ids, len(items))
     modalities = {token: modality for modality, token in placement.placeholders.items()}
     expanded: list[int] = []
     media = [_media(item, 0) for item in items if _is_beside(item)]

@@ -130,6 +130,18 @@ class Marking(Protocol):
 
 
 @runtime_checkable
+class Completing(Protocol):
+    """What a ``Placement`` adds whose prompts with media are the family's own to lay out."""
+
+    def complete(self, ids: Sequence[int], items: int) -> Sequence[int]:
+        """A prompt with so many items, one or more, with the placeholders and the other tokens that it may lack.
+
+        Raises ``BadRequest`` for more items than the family takes.
+        """
+        ...
+
+
+@runtime_checkable
 class Attended(Protocol):
     """What a ``Placement`` adds whose placeholders stay in the prompt: tokens from there on attend to the item."""
 

@@ -111,8 +111,9 @@ def _keys(family: str, seeing: Seeing | None, shape: Mapping[str, Any]) -> Mappi
     text = shape.get("text_config", {})
     kind = text.get("model_type", seeing.language)
     laid = {"model_type": kind, **SHAPE, **_FAMILIES.get(kind, {}), **seeing.text, **text}
-    vision = {**seeing.config["vision_config"], **shape.get("vision_config", {})}
-    return {**seeing.config, **shape, "text_config": laid, "vision_config": vision}
+    keys = {**seeing.config, **shape, "text_config": laid}
+    vision = {**seeing.config.get("vision_config", {}), **shape.get("vision_config", {})}
+    return {**keys, "vision_config": vision} if vision else keys
 
 
 def write_tokenizer(path: Path, seeing: Seeing | None = None) -> None:

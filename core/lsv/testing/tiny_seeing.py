@@ -122,6 +122,13 @@ SEEING: Mapping[str, Seeing] = {
         },
         "Qwen2VLImageProcessor", {"patch_size": 4, "min_pixels": 256, "max_pixels": 4096}, **_QWEN,
     ),
+    "fuyu": Seeing(
+        {"patch_size": 6, "image_token_id": 259, "bos_token_id": 256},
+        "FuyuImageProcessor", {"patch_size": {"height": 6, "width": 6}, "size": {"height": 36, "width": 48}},
+        language="persimmon",
+        specials=("|SPEAKER|", "|NEWLINE|", "<0x04>"),
+        items={"image": "|SPEAKER|"},
+    ),
     "mllama": Seeing(
         {
             "vision_config": {

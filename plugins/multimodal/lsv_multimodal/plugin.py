@@ -30,6 +30,11 @@ def lsv_processors() -> Iterable[ProcessorOffer]:
         place="lsv_multimodal.families.llava:LlavaPlacement",
     )  # fmt: skip
     yield ProcessorOffer(
+        "fuyu", ("FuyuForCausalLM",), ("image",),
+        load="lsv_multimodal.families.fuyu:FuyuProcessor",
+        place="lsv_multimodal.families.fuyu:FuyuPlacement",
+    )  # fmt: skip
+    yield ProcessorOffer(
         "mllama", ("MllamaForConditionalGeneration",), ("image",),
         load="lsv_multimodal.families.mllama:MllamaProcessor",
         place="lsv_multimodal.families.mllama:MllamaPlacement",

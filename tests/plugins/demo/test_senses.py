@@ -180,7 +180,7 @@ def test_lsv_computes_what_was_trained() -> None:
     language, tokenizer = load_text(CHECKPOINT)
     language, tower = language.float(), load_tower(CHECKPOINT, language.config.hidden_size).float()
     config = read_config(CHECKPOINT, {})
-    processor, placement = DemoProcessor(CHECKPOINT, config), DemoPlacement(config)
+    processor, placement = DemoProcessor(CHECKPOINT, config), DemoPlacement(CHECKPOINT, config)
     shown, made = {}, {}
     for number, kinds in enumerate((("image",), ("audio", "image"), ("video", "audio", "video"), ())):
         contents = [(kind, draw(kind, "test", Random(f"{number} {index}"))) for index, kind in enumerate(kinds)]

@@ -20,7 +20,7 @@ class MllamaPlacement:
     placeholders: Mapping[Modality, int]
     attended = True
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         self.placeholders = {"image": _image_token(config)}
 
     def positions(self, ids: Sequence[int], media: Sequence[Media]) -> Positions | None:
