@@ -13,7 +13,7 @@ from lsv.attention.states import StateLayer
 from lsv.nn.attention import Attention, CrossAttention
 from lsv.nn.latent import LatentAttention
 from lsv.nn.recurrent.states import StateCache
-from lsv.nn.step import Step, Taps, TokenAdapters
+from lsv.nn.step import Embeddings, Step, Taps, TokenAdapters
 from lsv.ops import CarryingKernel
 from lsv.request.media import Mutual
 from lsv.weights.naming import Prefixes, rename
@@ -115,6 +115,10 @@ class Model(nn.Module):
         """A checkpoint's name of a tensor -> the name under which the model declared it."""
         return rename(name, self.prefixes)
 
+    def place_media(self, x: torch.Tensor, media: Embeddings, step: Step) -> torch.Tensor:
+        """What ``embed`` made of the tokens [T, hidden], with an encoder's embeddings in the places of some."""
+        return x.index_copy(0, media.places, media.rows.to(x.dtype))
+
     def attention_layers(self) -> tuple[AttentionLayer, ...]:
         """The attention layers of this rank, by index."""
         raise NotImplementedError
@@ -182,7 +186,7 @@ def run(model: Model, step: Step) -> torch.Tensor:
         model.adapters.tokens = step.adapters
     x = model.embed(step.ids, step) if step.received is None else step.received
     if step.media is not None:
-        x = x.index_copy(0, step.media.places, step.media.rows.to(x.dtype))
+        x = model.place_media(x, step.media, step)
     x, change = _run_layers(model.layers, x, step) if step.taps is None else _run_tapped(model, x, step, step.taps)
     if not model.ends:
         return x if change is None else x + change

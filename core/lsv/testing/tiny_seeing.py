@@ -122,6 +122,22 @@ SEEING: Mapping[str, Seeing] = {
         },
         "Qwen2VLImageProcessor", {"patch_size": 4, "min_pixels": 256, "max_pixels": 4096}, **_QWEN,
     ),
+    "blip-2": Seeing(
+        {
+            "vision_config": {
+                "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+                "image_size": 28, "patch_size": 7,
+            },
+            "qformer_config": {
+                "hidden_size": 48, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4,
+            },
+            "num_query_tokens": 9,
+            "image_token_index": 259,
+        },
+        "BlipImageProcessor", {"size": {"height": 28, "width": 28}},
+        language="opt",
+        text={"word_embed_proj_dim": 64},
+    ),
     "fuyu": Seeing(
         {"patch_size": 6, "image_token_id": 259, "bos_token_id": 256},
         "FuyuImageProcessor", {"patch_size": {"height": 6, "width": 6}, "size": {"height": 36, "width": 48}},

@@ -30,6 +30,11 @@ def lsv_processors() -> Iterable[ProcessorOffer]:
         place="lsv_multimodal.families.llava:LlavaPlacement",
     )  # fmt: skip
     yield ProcessorOffer(
+        "blip2", ("Blip2ForConditionalGeneration",), ("image",),
+        load="lsv_multimodal.families.blip2:Blip2Processor",
+        place="lsv_multimodal.families.blip2:Blip2Placement",
+    )  # fmt: skip
+    yield ProcessorOffer(
         "fuyu", ("FuyuForCausalLM",), ("image",),
         load="lsv_multimodal.families.fuyu:FuyuProcessor",
         place="lsv_multimodal.families.fuyu:FuyuPlacement",

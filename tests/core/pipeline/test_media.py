@@ -71,10 +71,11 @@ def test_what_is_heard_is_heard_in_all_stages(tmp_path: Path) -> None:
     check(tiny_hearing(tmp_path, seconds=2), prompts)
 
 
-def test_pictures_are_seen_by_the_first_stage(tmp_path: Path) -> None:
-    tiny("llava", tmp_path, tokenizer=True)
+@pytest.mark.parametrize(("family", "mark"), [("llava", "<image>"), ("fuyu", "|SPEAKER|"), ("blip-2", "<image>")])
+def test_pictures_are_seen_by_the_first_stage(family: str, mark: str, tmp_path: Path) -> None:
+    tiny(family, tmp_path, tokenizer=True)
     prompts = [
-        {"prompt": "see <image>?", "multi_modal_data": {"image": Image.new("RGB", (64, 64), colour)}}
+        {"prompt": f"see {mark}?", "multi_modal_data": {"image": Image.new("RGB", (64, 64), colour)}}
         for colour in ("red", "blue")
     ]
     check(tmp_path, prompts, max_model_len=128)

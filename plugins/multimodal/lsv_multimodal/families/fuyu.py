@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from lsv.errors import BadRequest, CheckpointError
+from lsv.errors import CheckpointError
 from lsv.media.processor import Content, Processed
 from lsv.request.media import Media, Modality, Positions
 from lsv_multimodal.families.image_processor import check_options, load_image_processor, pack, run
+from lsv_multimodal.families.leading import text_behind
 
 _NEWLINE = "|NEWLINE|"
 _ANSWER = "<0x04>"
@@ -33,10 +34,7 @@ class FuyuPlacement:
     def complete(self, ids: Sequence[int], items: int) -> Sequence[int]:
         """See ``Completing``: wherever the image's placeholder was, if there was one, it comes first."""
         image = self.placeholders["image"]
-        text = [token for token in ids if token != image]
-        images = max(items, len(ids) - len(text))
-        if images > 1:
-            raise BadRequest(f"this model takes one image a prompt, got {images}", param="messages")
+        text = text_behind(ids, image, items)
         begin = [] if text[:1] == [self._begin] else [self._begin]
         end = [] if text[-1:] == [self._answer] else [self._answer]
         return [image, *begin, *text, *end]

@@ -197,3 +197,25 @@ def engine() -> Any:
     yield make
     for one in made:
         one.llm.close()
+
+
+@pytest.fixture
+def check_engine(engine: Any) -> Callable[..., tuple[Engine, list[list[int]]]]:
+    """Checks that prompts have the same answers alone and together, in chunks, twice with the prefix cache, and in so
+    ``few`` blocks of 16 tokens that some are preempted. Gives the engine with the cache, and the answers.
+    """
+
+    def check(folder: Path, prompts: Sequence[Prompt], few: int) -> tuple[Engine, list[list[int]]]:
+        plain = engine(folder, enable_prefix_caching=False)
+        expected = [plain.answer([prompt], 40)[0] for prompt in prompts]
+        assert plain.answer(prompts, 40) == expected
+        roomy = engine(folder, max_num_batched_tokens=32, max_model_len=None, block_size=16)
+        for _ in range(2):
+            assert roomy.answer(prompts, 40) == expected
+        assert roomy.llm.stats.prefix_hits_total > 0
+        tight = engine(folder, max_num_batched_tokens=32, num_gpu_blocks_override=few, block_size=16, max_model_len=112)
+        assert tight.answer(prompts, 40) == expected
+        assert tight.llm.stats.preemptions_total > 0
+        return roomy, expected
+
+    return check

@@ -122,7 +122,7 @@ def test_inputs_embeddings_logits_and_tokens_equal_transformers(
 
 
 def test_engine_in_chunks_with_prefixes_and_preemption(
-    checkpoint: Callable[..., Path], shower: Any, picture: Any, engine: Any
+    checkpoint: Callable[..., Path], shower: Any, picture: Any, check_engine: Any
 ) -> None:
     folder = checkpoint("mllama")
     shows = shower(folder, "mllama")
@@ -136,21 +136,11 @@ def test_engine_in_chunks_with_prefixes_and_preemption(
         shows.place([*before, IMAGE, *b"here"], pictures[1:]),
         shows.place([*b"nothing to see"], []),
     ]
-    plain = engine(folder, enable_prefix_caching=False)
-    expected = [plain.answer([prompt], 40)[0] for prompt in prompts]
+    roomy, expected = check_engine(folder, prompts, 17)
     assert expected[0] != expected[4]
-    assert plain.answer(prompts, 40) == expected
-    roomy = engine(folder, max_num_batched_tokens=32, max_model_len=None)
-    for _ in range(2):
-        assert roomy.answer(prompts, 40) == expected
-    assert roomy.llm.stats.prefix_hits_total > 0
     prompt = {"prompt": "<|image|>?", "multi_modal_data": {"image": pictures[1].pixels}}
     assert roomy.ask(prompt, 40) == expected[1]
     assert roomy.ask({"prompt": "nothing to see"}, 40) == expected[5]
-    few = {"num_gpu_blocks_override": 17, "block_size": 16, "max_model_len": 112}
-    tight = engine(folder, max_num_batched_tokens=32, **few)
-    assert tight.answer(prompts, 40) == expected
-    assert tight.llm.stats.preemptions_total > 0
 
 
 def test_text_before_an_image_is_cached_for_all_that_begin_so(
