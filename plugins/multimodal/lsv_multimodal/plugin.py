@@ -35,6 +35,11 @@ def lsv_processors() -> Iterable[ProcessorOffer]:
         place="lsv_multimodal.families.blip2:Blip2Placement",
     )  # fmt: skip
     yield ProcessorOffer(
+        "chameleon", ("ChameleonForConditionalGeneration",), ("image",),
+        load="lsv_multimodal.families.chameleon:ChameleonProcessor",
+        place="lsv_multimodal.families.chameleon:ChameleonPlacement",
+    )  # fmt: skip
+    yield ProcessorOffer(
         "fuyu", ("FuyuForCausalLM",), ("image",),
         load="lsv_multimodal.families.fuyu:FuyuProcessor",
         place="lsv_multimodal.families.fuyu:FuyuPlacement",
