@@ -9,11 +9,9 @@ from lsv.offers import ModelOffer
 from lsv_models import rereading_offers as rereading
 from lsv_models.gemma import offers as gemma
 from lsv_models.gpt import offers as gpt
-from lsv_models.images import offers as images
 from lsv_models.pooling import offers as pooling
 from lsv_models.recurrent import offers as recurrent
 from lsv_models.rms import offers as rms
-from lsv_models.seeing import offers as seeing
 from lsv_models.senses import offers as senses
 from lsv_models.seq2seq import offers as seq2seq
 from lsv_models.sparse import offers as sparse
@@ -46,9 +44,7 @@ def lsv_models() -> Iterable[ModelOffer]:
         "qwen2_5_vl", ("Qwen2_5_VLForConditionalGeneration",), "lsv_models.qwen2_5_vl:Qwen25VL", modalities=_WATCHING
     )
     yield ModelOffer("whisper", ("WhisperForConditionalGeneration",), "lsv_models.whisper:Whisper", modalities=_HEARING)
-    yield from seeing.OFFERS
     yield from senses.OFFERS
-    yield from images.OFFERS
     yield from gemma.OFFERS
     yield from rms.OFFERS
     yield from gpt.OFFERS

@@ -1,6 +1,6 @@
 """The text halves of Gemma 3, 3n and 4 as these are published: beside towers for images and sound, which go unread.
 
-Gemma 3 has its own, see ``lsv_models.seeing.gemma3``.
+Gemma 3 has its own, see ``lsv_models.senses.gemma3``.
 """
 
 from __future__ import annotations

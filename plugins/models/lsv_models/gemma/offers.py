@@ -31,7 +31,7 @@ OFFERS = (
     ModelOffer(
         "gemma3_seeing",
         ("Gemma3ForConditionalGeneration",),
-        "lsv_models.seeing.gemma3:gemma3",
+        "lsv_models.senses.gemma3:gemma3",
         modalities=("text", "image"),
         unstable=_OVERFLOWS,
         positions=131072,

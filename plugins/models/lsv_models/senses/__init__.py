@@ -1,1 +1,1 @@
-"""Families that hear as well as see, and others whose towers are put together from those of their neighbours."""
+"""Families that see, and some that hear: a tower, and what stands between it and a language model of another family."""

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 from lsv.offers import ModelOffer
 
-_ALL = ("text", "image", "video", "audio")
+_SEEING = ("text", "image")
+_WATCHING = (*_SEEING, "video")
 _NO_SPEECH = "answers in text alone: weights of the parts that speak are skipped"
 
 OFFERS = (
+    ModelOffer("internvl_chat", ("InternVLChatModel",), "lsv_models.senses.internvl:internvl_chat", modalities=_SEEING),
+    ModelOffer(
+        "internvl", ("InternVLForConditionalGeneration",), "lsv_models.senses.internvl:internvl", modalities=_SEEING
+    ),
+    ModelOffer(
+        "paligemma",
+        ("PaliGemmaForConditionalGeneration",),
+        "lsv_models.senses.paligemma:PaliGemma",
+        modalities=_SEEING,
+        positions=8192,
+    ),
+    ModelOffer("mllama", ("MllamaForConditionalGeneration",), "lsv_models.senses.mllama:Mllama", modalities=_SEEING),
+    ModelOffer("blip2", ("Blip2ForConditionalGeneration",), "lsv_models.senses.blip2:Blip2", modalities=_SEEING),
+    ModelOffer(
+        "chameleon", ("ChameleonForConditionalGeneration",), "lsv_models.senses.chameleon:Chameleon", modalities=_SEEING
+    ),
+    ModelOffer("fuyu", ("FuyuForCausalLM",), "lsv_models.senses.fuyu:Fuyu", modalities=_SEEING),
+    ModelOffer("glm4v", ("Glm4vForConditionalGeneration",), "lsv_models.senses.glm4v:Glm4v", modalities=_WATCHING),
     ModelOffer(
         "qwen2_5_omni",
         ("Qwen2_5OmniForConditionalGeneration", "Qwen2_5OmniModel", "Qwen2_5OmniThinkerForConditionalGeneration"),
         "lsv_models.senses.qwen2_5_omni:Qwen25Omni",
-        modalities=_ALL,
+        modalities=(*_WATCHING, "audio"),
         note=_NO_SPEECH,
     ),
-    ModelOffer(
-        "glm4v",
-        ("Glm4vForConditionalGeneration",),
-        "lsv_models.senses.glm4v:Glm4v",
-        modalities=("text", "image", "video"),
-    ),
 )
+"""Those that stand in files of their own are offered by ``lsv_models.plugin``, Gemma 3 with its family."""

@@ -25,8 +25,8 @@ from lsv.nn.norm import RMSNorm
 from lsv.nn.rope import Rope
 from lsv.nn.step import Step
 from lsv.weights.place import Weights
-from lsv_models.images.tiles import TilesConfig, TilesTower
 from lsv_models.llama import LlamaLayer
+from lsv_models.senses.tiles import TilesConfig, TilesTower
 
 _SPECIALS = 8
 """Rows of the embedding that have no logits; the first is that of the placeholder."""

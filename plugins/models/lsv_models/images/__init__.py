@@ -1,1 +1,0 @@
-"""Language models that see images, each with a tower, or none, of its family's own."""
