@@ -61,7 +61,10 @@ class PagedBackend(ABC):
         if layer.biases is not None and not self.biased:
             return "it has no biases by distance"
         if layer.mutual and not self.mutual:
-            return "the tokens of an image see one another, which it has no rows for"
+            return (
+                "the tokens of an image see one another, which it has no rows for (--hf-overrides "
+                """'{"vision_config": null}' serves the text alone of a model that can do without images)"""
+            )
         if layer.value_dim is not None and not self.shares_values:
             return "it does not read values from keys"
         return None
