@@ -52,11 +52,14 @@ class Producers:
                 self._note(end)
                 self._introduce(end, peer)
                 yield Line(end, math.inf, silence) if until is None else Line(end, until)
-            except (TimeoutError, Late):
-                stalled = time.monotonic() - began >= _STALLED_SECONDS
+            except (OSError, ValueError, Late) as fault:
+                now = time.monotonic()
+                # a producer goes by the same time, and may have closed the connection before this is noticed here
+                late = isinstance(fault, TimeoutError | Late) or (until is not None and now >= until)
+                if not late:
+                    raise TransferFailed(f"the transfer broke off: {fault}") from None
+                stalled = now - began >= _STALLED_SECONDS
                 raise self._leave_alone(peer, _LATE) if stalled else TransferFailed(_LATE) from None
-            except (OSError, ValueError) as fault:
-                raise TransferFailed(f"the transfer broke off: {fault}") from None
             finally:
                 with self._lock:
                     self._ends.discard(end)

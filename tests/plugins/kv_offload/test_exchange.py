@@ -354,6 +354,20 @@ def test_who_stalls_is_left_alone_too(open_exchange, port, monkeypatch):
             fetch(consumer, port, *KEYS, seconds=seconds)
 
 
+@pytest.mark.parametrize(("seconds", "said"), [(0.05, "longer than --kv-timeout"), (60.0, "broke off")])
+def test_a_connection_that_is_closed_when_the_time_is_up_is_late(seconds, said, open_exchange, port):
+    open_exchange("p", port=port)
+    until = time.monotonic() + seconds
+
+    def break_off():
+        with producers.Producers(SECRET).call(f"127.0.0.1:{port}", until, 5.0):
+            time.sleep(0.1)
+            raise ConnectionError("the connection was closed")
+
+    with pytest.raises(TransferFailed, match=said):
+        break_off()
+
+
 def test_what_begins_too_late_says_nothing_of_a_producer(open_exchange, port):
     producer, consumer = open_exchange("p", port=port), open_exchange("c")
     keep(producer, *KEYS)
