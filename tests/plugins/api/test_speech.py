@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx2
 import msgspec
@@ -17,7 +17,7 @@ from lsv.media.items import AudioChunk, Encoded, Prepared
 from lsv.media.options import Limits, MediaOptions
 from lsv.media.processor import Processed
 from lsv.media.transcriber import Span
-from lsv.request.media import Media
+from lsv.request.media import Media, Modality
 from lsv.request.outputs import Chunk, TokenLogprob
 from lsv.request.params import SamplingParams
 from lsv.request.prompt import Prompt
@@ -70,6 +70,7 @@ class Ear:
 
     transcriber: Any = Codes()
     modalities = allowed = ("audio",)
+    marks: ClassVar[Mapping[Modality, str]] = {}
 
     def __init__(self, pieces: int = len(WORDS), limit: int = 1 << 20) -> None:
         self.options = MediaOptions(limits=Limits(bytes=limit))

@@ -56,9 +56,23 @@ def test_ignoring_a_feature_is_caught(feature: str, wrong: dict[str, Any], devic
         check_attention(Changed(lambda layer: replace(layer, **wrong)), device, case(feature))
 
 
-def test_ignoring_causal_is_caught_where_only_readers_and_encoders_set_it(device: Device) -> None:
-    with pytest.raises(AssertionError, match="causal=False"):
-        check_attention(Changed(lambda layer: replace(layer, causal=True)), device, case("plain"))
+class Causal(Changed):
+    """Takes every layer for a causal one."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda layer: replace(layer, causal=True))
+
+
+class CausalAlone(Causal):
+    """And has no rows for tokens that see one another."""
+
+    mutual = False
+
+
+@pytest.mark.parametrize(("wrong", "caught"), [(CausalAlone, "causal=False"), (Causal, "an item of")])
+def test_ignoring_causal_is_caught_where_it_is_seldom_set(wrong: type[Causal], caught: str, device: Device) -> None:
+    with pytest.raises(AssertionError, match=caught):
+        check_attention(wrong(), device, case("plain"))
 
 
 class Leaking(CpuAttention):
@@ -87,6 +101,8 @@ class Forgetful(CpuAttention):
 
 class Ordered(CpuAttention):
     """Takes a row's tokens for the last ones of what it attends to across."""
+
+    mutual = False
 
     def attend(self, q: Any, k: Any, v: Any, layer: AttentionLayer, cache: Any, plan: Any) -> torch.Tensor:
         return super().attend(q, k, v, replace(layer, causal=layer.causal or cache is not None), cache, plan)
