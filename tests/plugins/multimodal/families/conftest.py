@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image as PilImage
 
 from lsv import LLM, SamplingParams
+from lsv.config import EngineConfig
 from lsv.media.items import Prepared
 from lsv.media.placement import place
 from lsv.media.processor import Audio, Content, Image, Video
@@ -22,7 +24,8 @@ from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv.resolve.locate import read_config
 from lsv.testing.catalog import catalog_of
-from lsv.testing.shown import encode
+from lsv.testing.model import load
+from lsv.testing.shown import check_shown, encode
 from lsv.testing.tiny import tiny
 from lsv_models import plugin as models
 from lsv_multimodal import plugin as processors
@@ -118,6 +121,53 @@ def patches(media: Media) -> Any:
     return np.repeat(pixels, 2 // pixels.shape[2], axis=2).reshape(len(pixels), -1).astype(np.float32)
 
 
+class PicturesReference:
+    """transformers' own processor and model over a checkpoint, whose prompts have a placeholder an embedding."""
+
+    placeholder: int
+
+    def __init__(self, folder: Path, architecture: str, processor: Any) -> None:
+        import transformers
+
+        self.processor = processor
+        make = getattr(transformers, architecture).from_pretrained
+        self.model = make(folder, dtype=torch.float32, attn_implementation="eager")
+        self.inputs: dict[int, Any] = {}
+
+    def read(self, number: int, text: str, pictures: Sequence[Image]) -> Any:
+        images = [PilImage.fromarray(picture.pixels) for picture in pictures]
+        self.inputs[number] = self.process(text, images)
+        return self.inputs[number]
+
+    def process(self, text: str, images: list[Any]) -> Any:
+        return self.processor(images=images or None, text=text, return_tensors="pt")
+
+    @torch.inference_mode()
+    def logits(self, number: int, ids: Sequence[int]) -> torch.Tensor:
+        """Of the prompt and what came after it: there, a placeholder is a token like any other."""
+        x = self.model.get_input_embeddings()(torch.tensor(ids))
+        places = (self.inputs[number]["input_ids"][0] == self.placeholder).nonzero()[:, 0]
+        if len(places):
+            x[places] = self.embeddings(number)
+        found: torch.Tensor = self.model(inputs_embeds=x[None], use_cache=False).logits[0]
+        return found
+
+    @torch.inference_mode()
+    def embeddings(self, number: int) -> torch.Tensor:
+        """Those of all pictures of a prompt."""
+        found = self.model.model.get_image_features(self.inputs[number]["pixel_values"])
+        return found.pooler_output.flatten(0, 1)  # type: ignore[no-any-return]
+
+    def check(self, config: EngineConfig, catalog: Catalog, shown: Mapping[int, Prompt]) -> None:
+        """The logits of all prompts, and the embeddings of their pictures."""
+        check_shown(config, catalog, shown, self.logits)
+        encoder = load(config, catalog).model.encoder
+        for number, placed in shown.items():
+            if placed.media:
+                ours = torch.cat([encode(encoder, media.inputs) for media in placed.media])
+                torch.testing.assert_close(ours, self.embeddings(number), atol=1e-4, rtol=1e-4)
+
+
 class GridReference:
     """transformers' own model over a checkpoint whose tokens stand in time, height and width."""
 
@@ -201,20 +251,32 @@ def engine() -> Any:
 
 @pytest.fixture
 def check_engine(engine: Any) -> Callable[..., tuple[Engine, list[list[int]]]]:
-    """Checks that prompts have the same answers alone and together, in chunks, twice with the prefix cache, and in so
-    ``few`` blocks of 16 tokens that some are preempted. Gives the engine with the cache, and the answers.
+    """Checks that prompts have the same answers alone and together, in steps of ``step`` tokens, twice with the prefix
+    cache, and in so ``few`` blocks that some are preempted, none of which is longer than ``length``. Gives the engine
+    with the cache, and the answers.
     """
 
-    def check(folder: Path, prompts: Sequence[Prompt], few: int) -> tuple[Engine, list[list[int]]]:
+    def check(
+        folder: Path,
+        prompts: Sequence[Prompt],
+        few: int,
+        *,
+        length: int,
+        longest: int | None = None,
+        step: int = 32,
+        tokens: int = 40,
+        **options: Any,
+    ) -> tuple[Engine, list[list[int]]]:
         plain = engine(folder, enable_prefix_caching=False)
-        expected = [plain.answer([prompt], 40)[0] for prompt in prompts]
-        assert plain.answer(prompts, 40) == expected
-        roomy = engine(folder, max_num_batched_tokens=32, max_model_len=None, block_size=16)
+        expected = [plain.answer([prompt], tokens)[0] for prompt in prompts]
+        assert plain.answer(prompts, tokens) == expected
+        options |= {"max_num_batched_tokens": step}
+        roomy = engine(folder, max_model_len=longest, **options)
         for _ in range(2):
-            assert roomy.answer(prompts, 40) == expected
+            assert roomy.answer(prompts, tokens) == expected
         assert roomy.llm.stats.prefix_hits_total > 0
-        tight = engine(folder, max_num_batched_tokens=32, num_gpu_blocks_override=few, block_size=16, max_model_len=112)
-        assert tight.answer(prompts, 40) == expected
+        tight = engine(folder, num_gpu_blocks_override=few, max_model_len=length, **options)
+        assert tight.answer(prompts, tokens) == expected
         assert tight.llm.stats.preemptions_total > 0
         return roomy, expected
 

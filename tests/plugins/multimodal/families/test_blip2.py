@@ -96,7 +96,7 @@ def test_engine_in_chunks_with_prefixes_and_preemption(
         shows.place(b"nothing to see", []),
         shows.place(b"what is to be seen there?", pictures[:1]),
     ]
-    roomy, expected = check_engine(folder, prompts, 9)
+    roomy, expected = check_engine(folder, prompts, 9, length=112, block_size=16)
     text = {"prompt": "what is to be seen here?", "multi_modal_data": {"image": pictures[1].pixels}}
     assert roomy.ask(text, 40) == expected[1]
 

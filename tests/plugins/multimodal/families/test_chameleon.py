@@ -125,7 +125,7 @@ def test_engine_in_chunks_with_prefixes_and_preemption(
         shows.place(b"nothing", []),
         shows.place(spell(b"a\x00!"), pictures[:1]),
     ]
-    roomy, expected = check_engine(folder, prompts, 11)
+    roomy, expected = check_engine(folder, prompts, 11, length=112, block_size=16)
     text = {"prompt": "a<image>?", "multi_modal_data": {"image": pictures[1].pixels}}
     assert roomy.ask(text, 40) == expected[1]
     assert all(token < 270 or token >= 270 + CODES for answer in expected for token in answer)

@@ -94,7 +94,7 @@ def test_engine_in_chunks_with_prefixes_and_preemption(
         shows.place(b"nothing to see", []),
         shows.place(b"where?", pictures[:1]),
     ]
-    roomy, expected = check_engine(folder, prompts, 9)
+    roomy, expected = check_engine(folder, prompts, 9, length=112, block_size=16)
     ids = {"prompt_token_ids": list(b"what is it?"), "multi_modal_data": {"image": pictures[1].pixels}}
     assert roomy.ask(ids, 40) == expected[1]
 

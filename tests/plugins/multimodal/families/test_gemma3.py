@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image as PilImage
 from safetensors.torch import load_file, save_file
 
 from lsv import SamplingParams
 from lsv.errors import BadRequest, CheckpointError
 from lsv.media.placement import spell
-from lsv.media.processor import Image
 from lsv.testing.model import engine_config, load
-from lsv.testing.shown import check_shown, encode, seen_pixels
+from lsv.testing.shown import seen_pixels
 from lsv.worker.load.declared import declare
 from lsv_multimodal.families.siglip import Gemma3Placement, Gemma3Processor
+
+from .conftest import PicturesReference
 
 SOFT = 261
 OFFER = "gemma3_seeing"
@@ -40,14 +40,14 @@ TEXTS = {
 SIZES = {0: [(60, 40)], 1: [(28, 28), (33, 90)], 2: [], 3: [(120, 31)]}
 
 
-class Reference:
-    """transformers' own processor and model over a checkpoint."""
+class Reference(PicturesReference):
+    placeholder = SOFT
 
     def __init__(self, folder: Path) -> None:
         import transformers
 
         config = json.loads((folder / "config.json").read_text())
-        self.processor = transformers.Gemma3Processor(
+        processor = transformers.Gemma3Processor(
             image_processor=transformers.AutoImageProcessor.from_pretrained(folder, backend="pil"),
             tokenizer=transformers.PreTrainedTokenizerFast.from_pretrained(
                 folder,
@@ -57,15 +57,7 @@ class Reference:
             ),
             image_seq_length=config["mm_tokens_per_image"],
         )  # fmt: skip
-        self.model = transformers.Gemma3ForConditionalGeneration.from_pretrained(
-            folder, dtype=torch.float32, attn_implementation="eager"
-        )
-        self.inputs: dict[int, Any] = {}
-
-    def read(self, number: int, text: str, pictures: Sequence[Image]) -> Any:
-        images = [PilImage.fromarray(picture.pixels) for picture in pictures]
-        self.inputs[number] = self.processor(images=images or None, text=text, return_tensors="pt")
-        return self.inputs[number]
+        super().__init__(folder, "Gemma3ForConditionalGeneration", processor)
 
     @torch.inference_mode()
     def logits(self, number: int, ids: Sequence[int]) -> torch.Tensor:
@@ -84,11 +76,6 @@ class Reference:
         )  # fmt: skip
         return found.logits[0]  # type: ignore[no-any-return]
 
-    @torch.inference_mode()
-    def embeddings(self, number: int) -> torch.Tensor:
-        found = self.model.model.get_image_features(self.inputs[number]["pixel_values"])
-        return found.pooler_output.flatten(0, 1)  # type: ignore[no-any-return]
-
 
 @pytest.mark.row("F-664")
 @pytest.mark.parametrize("case", CASES)
@@ -106,12 +93,7 @@ def test_inputs_embeddings_logits_and_tokens_equal_transformers(
         if pictures:
             ours = np.concatenate([seen_pixels(media) for media in placed.media])
             np.testing.assert_allclose(ours, theirs["pixel_values"].numpy(), atol=1e-6)
-    check_shown(engine_config(folder, OFFER), catalog, shown, reference.logits)
-    declared = load(engine_config(folder, OFFER), catalog)
-    for number, placed in shown.items():
-        if placed.media:
-            found = torch.cat([encode(declared.model.encoder, media.inputs) for media in placed.media])
-            torch.testing.assert_close(found, reference.embeddings(number), atol=1e-4, rtol=1e-4)
+    reference.check(engine_config(folder, OFFER), catalog, shown)
 
 
 LONG = CASES["an image as long as the window"]

@@ -204,22 +204,13 @@ def test_what_it_can_not_follow_is_refused(overrides: dict[str, Any], why: str, 
 
 
 def test_engine_in_chunks_with_prefixes_and_preemption(
-    folder: Path, shower: Any, prompts: dict[int, Prompt], picture: Any, clip: Any, engine: Any
+    folder: Path, shower: Any, prompts: dict[int, Prompt], picture: Any, clip: Any, check_engine: Any
 ) -> None:
     shows = shower(folder, FAMILY)
     shown = [*prompts.values(), shows.place([*b"see", *see(IMAGE), *b"here"], [picture(40, 60)], **SMALL)]
-    plain = engine(folder, enable_prefix_caching=False)
-    expected = [plain.answer([prompt], 24)[0] for prompt in shown]
+    roomy, expected = check_engine(folder, shown, 5, length=128, longest=256, step=16, tokens=24)
     assert expected[0] != expected[-1]
-    assert plain.answer(shown, 24) == expected
-    roomy = engine(folder, max_num_batched_tokens=16)
-    for _ in range(2):
-        assert roomy.answer(shown, 24) == expected
-    assert roomy.llm.stats.prefix_hits_total > 0
     clip_and_picture = {"video": (clip(5, 40, 24).frames, clip(5, 40, 24).times), "image": picture(24, 24).pixels}
     text = "<|begin_of_video|><|video|><|end_of_video|>and<|begin_of_image|><|image|><|end_of_image|>"
     prompt = {"prompt": text, "multi_modal_data": clip_and_picture, "mm_processor_kwargs": SMALL}
     assert roomy.ask(prompt, 24) == expected[3]
-    tight = engine(folder, max_num_batched_tokens=16, num_gpu_blocks_override=5, max_model_len=128)
-    assert tight.answer(shown, 24) == expected
-    assert tight.llm.stats.preemptions_total > 0

@@ -23,6 +23,8 @@ from lsv.testing.model import engine_config, load
 from lsv.testing.shown import check_shown, encode, seen_pixels
 from lsv.worker.load.declared import declare
 
+from .conftest import PicturesReference
+
 CONTEXT = 261
 GREEDY = SamplingParams(temperature=0.0, max_tokens=2)
 SLOW = pytest.mark.slow
@@ -46,8 +48,8 @@ TEXTS = {
 SIZES = {0: [(60, 40)], 1: [(28, 28), (33, 90)], 2: [], 3: [(120, 31)]}
 
 
-class Reference:
-    """transformers' own processor and model over a checkpoint."""
+class Reference(PicturesReference):
+    placeholder = CONTEXT
 
     def __init__(self, folder: Path) -> None:
         import transformers
@@ -56,7 +58,7 @@ class Reference:
             def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> None:
                 """Its processor of videos needs torchvision; here there is none."""
 
-        self.processor = Processor(
+        processor = Processor(
             image_processor=transformers.AutoImageProcessor.from_pretrained(folder, backend="pil"),
             tokenizer=transformers.PreTrainedTokenizerFast.from_pretrained(
                 folder,
@@ -67,25 +69,7 @@ class Reference:
             ),
             image_seq_length=4,
         )  # fmt: skip
-        self.model = transformers.InternVLForConditionalGeneration.from_pretrained(
-            folder, dtype=torch.float32, attn_implementation="eager"
-        )
-        self.inputs: dict[int, Any] = {}
-
-    def read(self, number: int, text: str, pictures: Sequence[Image]) -> Any:
-        images = [PilImage.fromarray(picture.pixels) for picture in pictures]
-        self.inputs[number] = self.processor(images=images or None, text=text, return_tensors="pt")
-        return self.inputs[number]
-
-    @torch.inference_mode()
-    def logits(self, number: int, ids: Sequence[int]) -> torch.Tensor:
-        """Of the prompt and what came after it: there, a placeholder is a token like any other."""
-        x = self.model.get_input_embeddings()(torch.tensor(ids))
-        places = (self.inputs[number]["input_ids"][0] == CONTEXT).nonzero()[:, 0]
-        if len(places):
-            x[places] = self.embeddings(number)
-        found: torch.Tensor = self.model(inputs_embeds=x[None], use_cache=False).logits[0]
-        return found
+        super().__init__(folder, "InternVLForConditionalGeneration", processor)
 
     @torch.inference_mode()
     def embeddings(self, number: int) -> torch.Tensor:
@@ -119,12 +103,7 @@ def test_inputs_embeddings_logits_and_tokens_equal_transformers(
         if pictures:
             ours = np.concatenate([seen_pixels(media) for media in placed.media])
             np.testing.assert_allclose(ours, theirs["pixel_values"].numpy(), atol=1e-6)
-    check_shown(engine_config(folder, "internvl"), catalog, shown, reference.logits)
-    declared = load(engine_config(folder, "internvl"), catalog)
-    for number, placed in shown.items():
-        if placed.media:
-            ours = torch.cat([encode(declared.model.encoder, media.inputs) for media in placed.media])
-            torch.testing.assert_close(ours, reference.embeddings(number), atol=1e-4, rtol=1e-4)
+    reference.check(engine_config(folder, "internvl"), catalog, shown)
 
 
 NAMES = (
@@ -350,7 +329,7 @@ def test_a_tokenizer_without_its_token_is_refused(checkpoint: Callable[..., Path
 
 
 def test_engine_in_chunks_with_prefixes_and_preemption(
-    checkpoint: Callable[..., Path], shower: Any, picture: Any, engine: Any
+    checkpoint: Callable[..., Path], shower: Any, picture: Any, check_engine: Any
 ) -> None:
     folder = checkpoint("internvl")
     shows = shower(folder, "internvl")
@@ -362,14 +341,8 @@ def test_engine_in_chunks_with_prefixes_and_preemption(
         shows.place([*b"see", 259, CONTEXT, 260, *b"there"], pictures[:1]),
         shows.place([*b"see", 259, CONTEXT, 260, *b"here"], pictures[1:]),
     ]
-    plain = engine(folder, enable_prefix_caching=False)
-    expected = [plain.answer([prompt], 40)[0] for prompt in prompts]
+    roomy, expected = check_engine(folder, prompts, 9, length=192)
     assert expected[0] != expected[4]
-    assert plain.answer(prompts, 40) == expected
-    roomy = engine(folder, max_num_batched_tokens=32, max_model_len=None)
-    for _ in range(2):
-        assert roomy.answer(prompts, 40) == expected
-    assert roomy.llm.stats.prefix_hits_total > 0
     shown = {"image": [one.pixels for one in pictures]}
     for text in ("<image><image>?", "<IMG_CONTEXT><img><IMG_CONTEXT></img>?"):
         assert roomy.ask({"prompt": text, "multi_modal_data": shown}, 40) == expected[1]
@@ -377,6 +350,3 @@ def test_engine_in_chunks_with_prefixes_and_preemption(
     chat = [{"role": "user", "content": [{"type": "text", "text": "see"}, link, {"type": "text", "text": "here"}]}]
     (answer,) = roomy.llm.chat(chat, GREEDY, chat_template="{{ messages[0]['content'] }}")
     assert list(answer.prompt_token_ids) == [*b"see\n", *prompts[0].ids[3:-4], *b"\nhere"], "a template of texts alone"
-    tight = engine(folder, max_num_batched_tokens=32, num_gpu_blocks_override=9, max_model_len=192)
-    assert tight.answer(prompts, 40) == expected
-    assert tight.llm.stats.preemptions_total > 0

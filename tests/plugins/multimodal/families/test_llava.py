@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lsv.errors import BadRequest, CheckpointError
-from lsv.media.processor import Image
 from lsv.testing.model import engine_config, load
-from lsv.testing.shown import check_shown, encode
 from lsv.worker.load.declared import declare
+
+from .conftest import PicturesReference
 
 IMAGE = 259
 CLIP: dict[str, Any] = {}
@@ -42,8 +42,8 @@ TEXTS = {0: ("see <image> here", 1), 1: ("<image>\n<image>?", 2), 2: ("nothing t
 SIZES = {0: [(60, 40)], 1: [(28, 28), (33, 90)], 2: [], 3: [(120, 31)]}
 
 
-class Reference:
-    """transformers' own processor and model over a checkpoint."""
+class Reference(PicturesReference):
+    placeholder = IMAGE
 
     def __init__(self, folder: Path) -> None:
         import transformers
@@ -51,34 +51,14 @@ class Reference:
         config = json.loads((folder / "config.json").read_text())
         architecture = config["architectures"][0]
         clip = config["vision_config"]["model_type"] == "clip_vision_model"
-        self.processor = getattr(transformers, architecture.replace("ForConditionalGeneration", "Processor"))(
+        processor = getattr(transformers, architecture.replace("ForConditionalGeneration", "Processor"))(
             image_processor=transformers.AutoImageProcessor.from_pretrained(folder, backend="pil"),
             tokenizer=transformers.PreTrainedTokenizerFast.from_pretrained(folder),
             patch_size=7,
             vision_feature_select_strategy=config["vision_feature_select_strategy"],
             num_additional_image_tokens=int(clip),
         )
-        self.model = getattr(transformers, architecture).from_pretrained(
-            folder, dtype=torch.float32, attn_implementation="eager"
-        )
-        self.inputs: dict[int, Any] = {}
-
-    def read(self, number: int, text: str, pictures: Sequence[Image]) -> Any:
-        from PIL import Image as PilImage
-
-        images = [PilImage.fromarray(picture.pixels) for picture in pictures]
-        self.inputs[number] = self.processor(images=images or None, text=text, return_tensors="pt")
-        return self.inputs[number]
-
-    @torch.inference_mode()
-    def logits(self, number: int, ids: Sequence[int]) -> torch.Tensor:
-        """Of the prompt and what came after it: there, a placeholder is a token like any other."""
-        x = self.model.get_input_embeddings()(torch.tensor(ids))
-        places = (self.inputs[number]["input_ids"][0] == IMAGE).nonzero()[:, 0]
-        if len(places):
-            x[places] = self.embeddings(number)
-        found: torch.Tensor = self.model(inputs_embeds=x[None], use_cache=False).logits[0]
-        return found
+        super().__init__(folder, architecture, processor)
 
     @torch.inference_mode()
     def embeddings(self, number: int) -> torch.Tensor:
@@ -111,12 +91,7 @@ def test_inputs_embeddings_logits_and_tokens_equal_transformers(
             # where pictures of one prompt have fewer tiles than others, theirs are padded
             assert np.array_equal(ours, one[: len(ours)])
             assert not one[len(ours) :].any()
-    check_shown(engine_config(folder, family), catalog, shown, reference.logits)
-    declared = load(engine_config(folder, family), catalog)
-    for number, placed in shown.items():
-        if placed.media:
-            ours = torch.cat([encode(declared.model.encoder, media.inputs) for media in placed.media])
-            torch.testing.assert_close(ours, reference.embeddings(number), atol=1e-4, rtol=1e-4)
+    reference.check(engine_config(folder, family), catalog, shown)
 
 
 @pytest.mark.parametrize("family", ["llava", "llava_next"])
@@ -223,7 +198,7 @@ def test_only_an_image_that_becomes_one_square_may_be_reduced(
 
 
 def test_engine_in_chunks_with_prefixes_and_preemption(
-    checkpoint: Callable[..., Path], shower: Any, picture: Any, engine: Any
+    checkpoint: Callable[..., Path], shower: Any, picture: Any, check_engine: Any
 ) -> None:
     folder = checkpoint("llava_next")
     shows = shower(folder, "llava_next")
@@ -235,17 +210,8 @@ def test_engine_in_chunks_with_prefixes_and_preemption(
         shows.place([*b"see", IMAGE, *b"there"], pictures[:1]),
         shows.place([*b"see", IMAGE, *b"here"], pictures[1:]),
     ]
-    plain = engine(folder, enable_prefix_caching=False)
-    expected = [plain.answer([prompt], 40)[0] for prompt in prompts]
+    roomy, expected = check_engine(folder, prompts, 9, length=192)
     assert expected[0] != expected[4]
-    assert plain.answer(prompts, 40) == expected
-    roomy = engine(folder, max_num_batched_tokens=32, max_model_len=None)
-    for _ in range(2):
-        assert roomy.answer(prompts, 40) == expected
-    assert roomy.llm.stats.prefix_hits_total > 0
     assert roomy.llm.config.max_model_len == 512
     prompt = {"prompt": "<image><image>?", "multi_modal_data": {"image": [one.pixels for one in pictures]}}
     assert roomy.ask(prompt, 40) == expected[1]
-    tight = engine(folder, max_num_batched_tokens=32, num_gpu_blocks_override=9, max_model_len=192)
-    assert tight.answer(prompts, 40) == expected
-    assert tight.llm.stats.preemptions_total > 0

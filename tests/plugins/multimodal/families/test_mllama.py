@@ -136,7 +136,7 @@ def test_engine_in_chunks_with_prefixes_and_preemption(
         shows.place([*before, IMAGE, *b"here"], pictures[1:]),
         shows.place([*b"nothing to see"], []),
     ]
-    roomy, expected = check_engine(folder, prompts, 17)
+    roomy, expected = check_engine(folder, prompts, 17, length=112, block_size=16)
     assert expected[0] != expected[4]
     prompt = {"prompt": "<|image|>?", "multi_modal_data": {"image": pictures[1].pixels}}
     assert roomy.ask(prompt, 40) == expected[1]

@@ -10,46 +10,42 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image as PilImage
 from safetensors.torch import load_file, save_file
 
 from lsv import SamplingParams
 from lsv.errors import BadRequest, CheckpointError
 from lsv.media.placement import spell
-from lsv.media.processor import Image
 from lsv.testing.model import engine_config, load
-from lsv.testing.shown import check_shown, encode, seen_pixels
+from lsv.testing.shown import seen_pixels
 from lsv.worker.load.declared import declare
 from lsv_multimodal.families.siglip import PaliGemmaPlacement
 
+from .conftest import PicturesReference
+
+IMAGE = 259
 OFFER = "paligemma"
 TEXTS = {0: "caption en", 1: "<image><image>what has changed?", 2: "<image>"}
 SIZES = {0: [(60, 40)], 1: [(28, 28), (33, 90)], 2: [(120, 31)]}
 
 
-class Reference:
-    """transformers' own processor and model over a checkpoint."""
+class Reference(PicturesReference):
+    placeholder = IMAGE
 
     def __init__(self, folder: Path) -> None:
         import transformers
 
         images = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
         images.image_seq_length = 16
-        self.processor = transformers.PaliGemmaProcessor(
+        processor = transformers.PaliGemmaProcessor(
             image_processor=images,
             tokenizer=transformers.PreTrainedTokenizerFast.from_pretrained(
                 folder, extra_special_tokens={"image_token": "<image>"}
             ),
         )
-        self.model = transformers.PaliGemmaForConditionalGeneration.from_pretrained(
-            folder, dtype=torch.float32, attn_implementation="eager"
-        )
-        self.inputs: dict[int, Any] = {}
+        super().__init__(folder, "PaliGemmaForConditionalGeneration", processor)
 
-    def read(self, number: int, text: str, pictures: Sequence[Image]) -> Any:
-        images = [PilImage.fromarray(picture.pixels) for picture in pictures]
-        self.inputs[number] = self.processor(images=[images], text=[text], return_tensors="pt")
-        return self.inputs[number]
+    def process(self, text: str, images: list[Any]) -> Any:
+        return self.processor(images=[images], text=[text], return_tensors="pt")
 
     @torch.inference_mode()
     def logits(self, number: int, ids: Sequence[int]) -> torch.Tensor:
@@ -57,14 +53,9 @@ class Reference:
         given = self.inputs[number]
         prompt = given["input_ids"].shape[1]
         x = self.model.get_input_embeddings()(torch.tensor([list(ids)]))
-        x[0, :prompt][given["input_ids"][0] == 259] = self.embeddings(number)
+        x[0, :prompt][given["input_ids"][0] == IMAGE] = self.embeddings(number)
         kinds = (torch.arange(len(ids)) >= prompt).long()[None]
         return self.model(inputs_embeds=x, token_type_ids=kinds, use_cache=False).logits[0]  # type: ignore[no-any-return]
-
-    @torch.inference_mode()
-    def embeddings(self, number: int) -> torch.Tensor:
-        found = self.model.model.get_image_features(self.inputs[number]["pixel_values"])
-        return found.pooler_output.flatten(0, 1)  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="module")
@@ -88,11 +79,7 @@ def test_inputs_embeddings_logits_and_tokens_equal_transformers(shown: Any, cata
         assert list(prompt.ids) == theirs["input_ids"][0].tolist()
         ours = np.concatenate([seen_pixels(media) for media in prompt.media])
         np.testing.assert_allclose(ours, theirs["pixel_values"].numpy(), atol=1e-6)
-    check_shown(engine_config(folder, OFFER), catalog, placed, reference.logits)
-    declared = load(engine_config(folder, OFFER), catalog)
-    for number, prompt in placed.items():
-        found = torch.cat([encode(declared.model.encoder, media.inputs) for media in prompt.media])
-        torch.testing.assert_close(found, reference.embeddings(number), atol=1e-4, rtol=1e-4)
+    reference.check(engine_config(folder, OFFER), catalog, placed)
 
 
 @pytest.mark.row("F-650")

@@ -321,23 +321,14 @@ def _shapes(module: torch.nn.Module) -> dict[str, torch.Size]:
 
 
 def test_engine_in_chunks_with_prefixes_and_preemption(
-    checkpoint: Callable[..., Path], shower: Any, prompts: Any, picture: Any, clip: Any, engine: Any
+    checkpoint: Callable[..., Path], shower: Any, prompts: Any, picture: Any, clip: Any, check_engine: Any
 ) -> None:
     folder = checkpoint("qwen2_5_vl")
     shows = shower(folder, "qwen2_5_vl")
     shown = [*prompts(shows).values(), shows.place([*b"see", *see(IMAGE), *b"here"], [picture(40, 60)], **SMALL)]
-    plain = engine(folder, enable_prefix_caching=False)
-    expected = [plain.answer([prompt], 56)[0] for prompt in shown]
+    roomy, expected = check_engine(folder, shown, 5, length=128, longest=256, step=16, tokens=56)
     assert expected[0] != expected[4]
-    assert plain.answer(shown, 56) == expected
-    roomy = engine(folder, max_num_batched_tokens=16)
-    for _ in range(2):
-        assert roomy.answer(shown, 56) == expected
-    assert roomy.llm.stats.prefix_hits_total > 0
     clip_and_picture = {"video": (clip(5, 40, 24).frames, clip(5, 40, 24).times), "image": picture(24, 24).pixels}
     text = "<|vision_start|><|video_pad|><|vision_end|>and<|vision_start|><|image_pad|><|vision_end|>"
     prompt = {"prompt": text, "multi_modal_data": clip_and_picture, "mm_processor_kwargs": SMALL}
     assert roomy.ask(prompt, 56) == expected[3]
-    tight = engine(folder, max_num_batched_tokens=16, num_gpu_blocks_override=5, max_model_len=128)
-    assert tight.answer(shown, 56) == expected
-    assert tight.llm.stats.preemptions_total > 0
