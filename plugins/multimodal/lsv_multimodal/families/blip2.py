@@ -9,7 +9,7 @@ from typing import Any
 from lsv.errors import CheckpointError
 from lsv.media.processor import Content, Processed
 from lsv.request.media import Media, Modality, Positions
-from lsv_multimodal.families.image_processor import check_options, load_image_processor, pack, run
+from lsv_multimodal.families.image_processor import check_options, check_squares, load_image_processor, pack, run
 from lsv_multimodal.families.leading import text_behind
 
 
@@ -38,11 +38,7 @@ class Blip2Processor:
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         self._processor = load_image_processor(folder)
         size, made = int(config["vision_config"].get("image_size", 224)), self._processor.size
-        if (made["height"], made["width"]) != (size, size):
-            raise CheckpointError(
-                f"the image processor makes images of {made['height']} x {made['width']}, the tower takes "
-                f"{size} x {size}: mend preprocessor_config.json"
-            )
+        check_squares((made["height"], made["width"]), size)
         self._tokens = (_image_token(config),) * int(config.get("num_query_tokens", 32))
 
     def process(self, content: Content, options: Mapping[str, Any]) -> Processed:

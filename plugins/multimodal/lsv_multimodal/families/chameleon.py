@@ -11,7 +11,7 @@ import numpy as np
 from lsv.errors import CheckpointError
 from lsv.media.processor import Content, Processed
 from lsv.request.media import Media, Modality, Positions
-from lsv_multimodal.families.image_processor import check_options, load_image_processor, pack, run
+from lsv_multimodal.families.image_processor import check_options, check_squares, load_image_processor, pack, run
 
 _IMAGE, _BEGIN, _END = "<image>", "<racm3:break>", "<eoss>"
 _TURN = "<reserved08706>"
@@ -46,11 +46,7 @@ class ChameleonProcessor:
         self._processor = load_image_processor(folder)
         codes = config["vq_config"]
         size, crop = int(codes.get("resolution", 512)), self._processor.crop_size
-        if (crop["height"], crop["width"]) != (size, size):
-            raise CheckpointError(
-                f"the image processor makes images of {crop['height']} x {crop['width']}, the model takes "
-                f"{size} x {size}: mend preprocessor_config.json"
-            )
+        check_squares((crop["height"], crop["width"]), size, taker="model")
         self._count = (size >> (len(codes.get("channel_multiplier", (1, 1, 2, 2, 4))) - 1)) ** 2
         self._image, self._begin, self._end = (_find(config, name) for name in (_IMAGE, _BEGIN, _END))
         self._tokens = _tokens_of_codes(config)

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from lsv.errors import CheckpointError
 from lsv.media.processor import Content, Processed
 from lsv.request.media import Media, Modality, Positions
-from lsv_multimodal.families.image_processor import check_options, load_image_processor, pack, run
+from lsv_multimodal.families.image_processor import check_options, check_squares, load_image_processor, pack, run
 from lsv_multimodal.families.leading import text_behind
 
 _NEWLINE = "|NEWLINE|"
@@ -51,11 +51,7 @@ class FuyuProcessor:
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         self._processor = load_image_processor(folder)
         side, sides = int(config.get("patch_size", 30)), self._processor.patch_size
-        if (sides["height"], sides["width"]) != (side, side):
-            raise CheckpointError(
-                f"the image processor makes patches of {sides['height']} x {sides['width']}, the model takes "
-                f"{side} x {side}: mend preprocessor_config.json"
-            )
+        check_squares((sides["height"], sides["width"]), side, "patches", "model")
         self._side = side
         self._token, self._newline = _image_token(config), _find(folder, _NEWLINE)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,17 @@ def load_image_processor(folder: Path) -> Any:
         return loader.from_pretrained(str(folder), backend="pil", local_files_only=True)
     except (OSError, ValueError) as cause:
         raise CheckpointError(f"{folder} has no image processor: preprocessor_config.json is missing") from cause
+
+
+def check_squares(made: Sequence[int], size: int, what: str = "images", taker: str = "tower") -> None:
+    """Raises ``CheckpointError`` where the two sides ``made`` by an image processor are not the ``size`` that the taker
+    takes.
+    """
+    if tuple(made) != (size, size):
+        raise CheckpointError(
+            f"the image processor makes {what} of {made[0]} x {made[1]}, the {taker} takes {size} x {size}: mend "
+            "preprocessor_config.json"
+        )
 
 
 def run(processor: Any, content: Content, **options: Any) -> Mapping[str, npt.NDArray[Any]]:

@@ -13,7 +13,14 @@ from lsv.errors import BadRequest, CheckpointError
 from lsv.media.processor import Content, Processed
 from lsv.request.media import Media, Modality, Positions
 from lsv.resolve.locate import read_object
-from lsv_multimodal.families.image_processor import check_options, load_image_processor, pack, read_levels, run
+from lsv_multimodal.families.image_processor import (
+    check_options,
+    check_squares,
+    load_image_processor,
+    pack,
+    read_levels,
+    run,
+)
 from lsv_multimodal.families.named_tokens import named_tokens
 
 _CONTEXT = "<IMG_CONTEXT>"
@@ -62,11 +69,7 @@ class InternVLProcessor:
         side = self._size // _side(vision.get("patch_size", 14)) * config.get("downsample_ratio", 0.5)
         self._each = int(side) ** 2
         made = self._processor.size
-        if (made["height"], made["width"]) != (self._size, self._size):
-            raise CheckpointError(
-                f"the image processor makes tiles of {made['width']} x {made['height']}, the tower takes "
-                f"{self._size} x {self._size}: mend preprocessor_config.json"
-            )
+        check_squares((made["width"], made["height"]), self._size, "tiles")
 
     def make_processor(self, folder: Path, config: Mapping[str, Any]) -> Any:
         """The image processor, whose ``min_patches`` and ``max_patches`` are the checkpoint's."""

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lsv.errors import CheckpointError
 from lsv.media.processor import Content, Image, Processed
 from lsv.request.media import Media, Modality, Positions
-from lsv_multimodal.families.image_processor import check_options, load_image_processor, pack, run
+from lsv_multimodal.families.image_processor import check_options, check_squares, load_image_processor, pack, run
 
 
 class LlavaPlacement:
@@ -57,11 +56,7 @@ class LlavaProcessor:
         return size.get("width", width), size.get("height", height)
 
     def _check(self, pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        if pixels.shape[-2:] != (self._size, self._size):
-            raise CheckpointError(
-                f"the image processor makes images of {pixels.shape[-2]} x {pixels.shape[-1]}, "
-                f"the tower takes {self._size} x {self._size}: mend preprocessor_config.json"
-            )
+        check_squares(pixels.shape[-2:], self._size)
         return pixels
 
     def _processed(self, inputs: Mapping[str, npt.NDArray[Any]], count: int) -> Processed:

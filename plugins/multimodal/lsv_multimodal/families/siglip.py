@@ -10,11 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from lsv.errors import BadRequest, CheckpointError
+from lsv.errors import BadRequest
 from lsv.media.processor import Content, Processed
 from lsv.request.media import Media, Modality, Positions
 from lsv.resolve.locate import read_object
-from lsv_multimodal.families.image_processor import check_options, load_image_processor, pack, read_levels, run
+from lsv_multimodal.families.image_processor import (
+    check_options,
+    check_squares,
+    load_image_processor,
+    pack,
+    read_levels,
+    run,
+)
 
 _NAMES = {"boi_token": "<start_of_image>", "image_token": "<image_soft_token>", "eoi_token": "<end_of_image>"}
 """What tokenizer_config.json calls Gemma 3's tokens, and what these usually are."""
@@ -37,12 +44,7 @@ class SquareProcessor(ABC):
         self._processor = load_image_processor(folder)
         self._levels = read_levels(self._processor)
         self._size = int(self._vision.get("image_size", 224))
-        width, height = self.resized(1, 1)
-        if (width, height) != (self._size, self._size):
-            raise CheckpointError(
-                f"the image processor makes images of {width} x {height}, the tower takes {self._size} x {self._size}: "
-                "mend preprocessor_config.json"
-            )
+        check_squares(self.resized(1, 1), self._size)
 
     @abstractmethod
     def count_tokens(self, config: Mapping[str, Any]) -> int:
