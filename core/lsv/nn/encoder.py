@@ -5,7 +5,7 @@ A tower is small beside its decoder and runs once per item, so it is replicated:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -29,6 +29,14 @@ def check_placeholder(name: str, token: int, vocab_size: int) -> None:
     """
     if not isinstance(token, int) or not 0 <= token < vocab_size:
         raise CheckpointError(f"config.json: {name} is {token!r:.100}, but the vocabulary ends at {vocab_size}")
+
+
+def scale_pixels(inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """``pixel_values`` from 0 to 255, [N, channels, any, any], times the first of ``levels`` [2, channels] and less the
+    second: as towers see colours.
+    """
+    factor, offset = inputs["levels"][:, :, None, None]
+    return inputs["pixel_values"] * factor - offset  # type: ignore[no-any-return]
 
 
 class SelfAttention(nn.Module):

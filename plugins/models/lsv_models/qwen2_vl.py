@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from lsv.nn.config import DecoderConfig
 from lsv.nn.decoder import Decoder, DecoderLayer
-from lsv.nn.encoder import Rotate, Runs, SelfAttention, check_placeholder
+from lsv.nn.encoder import Rotate, Runs, SelfAttention, check_placeholder, scale_pixels
 from lsv.nn.keys import Keys
 from lsv.nn.mlp import FeedForward
 from lsv.nn.model import Encoder
@@ -137,8 +137,7 @@ class Qwen2VLEncoder(Encoder):
 
     def embed(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """The first layer's input [patches, size]."""
-        factor, offset = inputs["levels"][:, :, None, None]
-        pixels = (inputs["pixel_values"] * factor - offset).to(self.patches.dtype)
+        pixels = scale_pixels(inputs).to(self.patches.dtype)
         return functional.linear(pixels.expand(-1, -1, self.c.patch[1], -1).flatten(1), self.patches.flatten(1))
 
     def rotate(self, places: torch.Tensor, frames: int) -> Rotate:

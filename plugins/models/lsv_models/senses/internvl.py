@@ -13,7 +13,7 @@ import torch
 
 from lsv.errors import CheckpointError
 from lsv.nn.decoder import Decoder
-from lsv.nn.encoder import check_placeholder
+from lsv.nn.encoder import check_placeholder, scale_pixels
 from lsv.nn.keys import Keys
 from lsv.nn.mlp import FeedForward
 from lsv.nn.model import Encoder, Model
@@ -98,8 +98,7 @@ class InternVLEncoder(Encoder):
         self.projector = FeedForward(place, ("1", "3"), (wide, size, size), between.activation)
 
     def begin(self, inputs: Mapping[str, torch.Tensor]) -> TilesState:
-        factor, offset = inputs["levels"][:, :, None, None]
-        pixels = inputs["pixel_values"] * factor - offset
+        pixels = scale_pixels(inputs)
         return TilesState(self.tower.embed(pixels), len(pixels))
 
     def largest(self, most: int) -> Mapping[str, torch.Tensor]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from lsv.nn.encoder import scale_pixels
 from lsv.nn.model import Encoder
 from lsv.nn.norm import LayerNorm
 from lsv.weights.naming import Prefixes
@@ -46,8 +47,7 @@ class SigLIPEncoder(Encoder):
         self.after = LayerNorm(w / "vision_tower" / "post_layernorm", c.hidden_size, c.norm_eps)
 
     def begin(self, inputs: Mapping[str, torch.Tensor]) -> SquaresState:
-        factor, offset = inputs["levels"][:, :, None, None]
-        pixels = inputs["pixel_values"] * factor - offset
+        pixels = scale_pixels(inputs)
         return SquaresState(self.tower.embed(pixels), len(pixels))
 
     def largest(self, most: int) -> Mapping[str, torch.Tensor]:
