@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from lsv.testing.tiny_hearing import tiny_hearing
-from lsv_multimodal.families.whisper_text import WhisperTranscriber
+from lsv_multimodal.families.whisper.text import WhisperTranscriber
 
 from .conftest import Server
 

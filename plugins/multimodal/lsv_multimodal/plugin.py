@@ -93,9 +93,9 @@ def lsv_processors() -> Iterable[ProcessorOffer]:
     )
     yield ProcessorOffer(
         "whisper", ("WhisperForConditionalGeneration",), ("audio",),
-        load="lsv_multimodal.families.whisper:WhisperProcessor",
-        place="lsv_multimodal.families.whisper:WhisperPlacement",
-        transcribe="lsv_multimodal.families.whisper_text:WhisperTranscriber",
+        load="lsv_multimodal.families.whisper.audio:WhisperProcessor",
+        place="lsv_multimodal.families.whisper.audio:WhisperPlacement",
+        transcribe="lsv_multimodal.families.whisper.text:WhisperTranscriber",
     )  # fmt: skip
 
 
@@ -103,6 +103,6 @@ def lsv_processors() -> Iterable[ProcessorOffer]:
 def lsv_logits_processors() -> Iterable[LogitsProcessorOffer]:
     yield LogitsProcessorOffer(
         "whisper",
-        "lsv_multimodal.families.whisper_timestamps:TimestampRules",
-        arguments="lsv_multimodal.families.whisper_rules:WhisperRules",
+        "lsv_multimodal.families.whisper.timestamps:TimestampRules",
+        arguments="lsv_multimodal.families.whisper.rules:WhisperRules",
     )

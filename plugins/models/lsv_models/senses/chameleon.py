@@ -21,7 +21,7 @@ from lsv.nn.step import Step
 from lsv.offers import OpSpec
 from lsv.ops import Bindable, dtype_name
 from lsv.weights.place import Weights
-from lsv_models.senses.codes import CodesConfig, CodesEncoder
+from lsv_models.senses.towers.codes import CodesConfig, CodesEncoder
 
 _EPS = 1e-5
 _CODE = "IMGIMG"

@@ -24,7 +24,7 @@ from lsv_models.gemma.gemma import Gemma3Layer
 from lsv_models.gemma.halves import Gemma3Half
 from lsv_models.rms.blocks import OffsetRMSNorm
 from lsv_models.senses.mutual import MutualAttention
-from lsv_models.senses.siglip import PREFIXES, UNREAD, SigLIPEncoder
+from lsv_models.senses.towers.siglip import PREFIXES, UNREAD, SigLIPEncoder
 
 
 class PoolingProjector(nn.Module):

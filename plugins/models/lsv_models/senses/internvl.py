@@ -26,8 +26,8 @@ from lsv_models.qwen3 import Qwen3
 from lsv_models.qwen3_moe import Qwen3Moe
 from lsv_models.rms.internlm import InternLM2
 from lsv_models.rms.phi3 import Phi3
-from lsv_models.senses.intern_vit import Tower, TowerConfig
 from lsv_models.senses.languages import make_language, under
+from lsv_models.senses.towers.intern_vit import Tower, TowerConfig
 
 _LANGUAGES: Mapping[str, type[Decoder]] = {
     "internlm2": InternLM2, "llama": Llama, "phi3": Phi3, "qwen2": Qwen2, "qwen3": Qwen3, "qwen3_moe": Qwen3Moe,

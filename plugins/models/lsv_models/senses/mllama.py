@@ -26,7 +26,7 @@ from lsv.nn.rope import Rope
 from lsv.nn.step import Step
 from lsv.weights.place import Weights
 from lsv_models.llama import LlamaLayer
-from lsv_models.senses.tiles import TilesConfig, TilesTower
+from lsv_models.senses.towers.tiles import TilesConfig, TilesTower
 
 _SPECIALS = 8
 """Rows of the embedding that have no logits; the first is that of the placeholder."""

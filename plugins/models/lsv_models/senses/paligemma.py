@@ -20,7 +20,7 @@ from lsv_models.clip import TowerConfig
 from lsv_models.gemma.gemma import Gemma, GemmaLayer
 from lsv_models.gemma.halves import Half
 from lsv_models.senses.mutual import MutualAttention
-from lsv_models.senses.siglip import PREFIXES, UNREAD, SigLIPEncoder
+from lsv_models.senses.towers.siglip import PREFIXES, UNREAD, SigLIPEncoder
 
 # what published files leave out: of Gemma 2B, and of the tower
 _TEXT: Mapping[str, Any] = {

@@ -21,7 +21,7 @@ from lsv.nn.rope import MRope
 from lsv.weights.place import Weights
 from lsv_models.qwen2 import Qwen2Layer
 from lsv_models.qwen2_5_vl import Qwen25VLEncoder, WindowLayer
-from lsv_models.senses.hearing import HearingConfig, HearingTower
+from lsv_models.senses.towers.hearing import HearingConfig, HearingTower
 
 _TOKENS = {"image_token_index": 151655, "video_token_index": 151656, "audio_token_index": 151646}
 # what only the processor reads, and what is said of the parts that speak

@@ -20,7 +20,7 @@ from lsv.media.processor import SOUND, Audio, Content, Processed, Video
 from lsv.request.media import Media
 from lsv_multimodal.families.image_processor import check_options, pack
 from lsv_multimodal.families.qwen2_vl import Qwen2VLPlacement, Qwen2VLProcessor, read_array, token_of
-from lsv_multimodal.families.whisper import HOP, RATE, log_mel, mel_filters, read_extractor
+from lsv_multimodal.families.whisper.audio import HOP, RATE, log_mel, mel_filters, read_extractor
 
 _SECONDS = 300
 """Of the longest sound."""

@@ -30,7 +30,7 @@ from lsv.testing.tiny import tiny
 from lsv_models import plugin as models
 from lsv_multimodal import plugin as processors
 from lsv_multimodal.families.qwen2_vl import read_array
-from lsv_multimodal.families.whisper import RATE
+from lsv_multimodal.families.whisper.audio import RATE
 
 
 @pytest.fixture(scope="session")

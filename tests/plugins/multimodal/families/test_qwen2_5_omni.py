@@ -28,7 +28,7 @@ from lsv.worker.load.declared import declare
 from lsv_multimodal.decoding.audio import decode_track
 from lsv_multimodal.decoding.video import decode_video
 from lsv_multimodal.families.qwen2_5_omni import Tempo
-from lsv_multimodal.families.whisper import RATE
+from lsv_multimodal.families.whisper.audio import RATE
 from lsv_multimodal.worker.messages import Init, Prepare
 from lsv_multimodal.worker.pool import media_worker
 

@@ -21,7 +21,7 @@ from lsv.testing.shown import check_shown, encode
 from lsv.testing.tiny_hearing import tiny_hearing
 from lsv.worker.load.declared import declare
 from lsv_models.whisper import Tower
-from lsv_multimodal.families.whisper import RATE, WhisperProcessor
+from lsv_multimodal.families.whisper.audio import RATE, WhisperProcessor
 
 from .conftest import sound
 

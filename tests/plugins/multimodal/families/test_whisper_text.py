@@ -16,9 +16,9 @@ from transformers.models.whisper.tokenization_whisper import LANGUAGES
 from lsv.errors import BadRequest, CheckpointError
 from lsv.media.transcriber import Transcriber
 from lsv.testing.tiny_hearing import tiny_hearing
-from lsv_multimodal.families.whisper_languages import NAMES
-from lsv_multimodal.families.whisper_rules import Timestamps, WhisperRules
-from lsv_multimodal.families.whisper_text import WhisperTranscriber
+from lsv_multimodal.families.whisper.languages import NAMES
+from lsv_multimodal.families.whisper.rules import Timestamps, WhisperRules
+from lsv_multimodal.families.whisper.text import WhisperTranscriber
 
 
 def rules_of(whisper: Transcriber, *, timed: bool) -> WhisperRules:
@@ -55,7 +55,7 @@ def spell(folder: Path) -> Callable[[tuple[int, ...]], list[str]]:
 
 
 def test_it_is_light() -> None:
-    module = "lsv_multimodal.families.whisper_text"
+    module = "lsv_multimodal.families.whisper.text"
     code = f"import sys, {module}; print({{'torch', 'transformers', 'numpy'}} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
 

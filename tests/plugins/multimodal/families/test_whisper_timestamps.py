@@ -24,8 +24,8 @@ from lsv.worker.processing import Processors
 from lsv.worker.sampler import sample_rows
 from lsv.worker.slots import Slot
 from lsv_multimodal import plugin
-from lsv_multimodal.families.whisper_rules import Timestamps, WhisperRules
-from lsv_multimodal.families.whisper_timestamps import TimestampRules
+from lsv_multimodal.families.whisper.rules import Timestamps, WhisperRules
+from lsv_multimodal.families.whisper.timestamps import TimestampRules
 
 MakeSlot = Callable[..., Slot]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lsv.logits_processor import History, LogitsProcessor
 from lsv.nn import sample_ops
-from lsv_multimodal.families.whisper_rules import Timestamps, WhisperRules
+from lsv_multimodal.families.whisper.rules import Timestamps, WhisperRules
 
 _FORBIDDEN = float("-inf")
 

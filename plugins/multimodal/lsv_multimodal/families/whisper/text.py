@@ -10,8 +10,8 @@ from lsv.errors import BadRequest, CheckpointError
 from lsv.media.transcriber import Span, Task
 from lsv.resolve.locate import read_object
 from lsv_multimodal.families.named_tokens import named_tokens
-from lsv_multimodal.families.whisper_languages import NAMES
-from lsv_multimodal.families.whisper_rules import NAME, Timestamps, WhisperRules
+from lsv_multimodal.families.whisper.languages import NAMES
+from lsv_multimodal.families.whisper.rules import NAME, Timestamps, WhisperRules
 
 _MARKS_A_SECOND = 50
 """As many as the encoder has positions."""

@@ -1,0 +1,1 @@
+"""What makes vectors of pixels and sound, apart from the models that take them in."""
