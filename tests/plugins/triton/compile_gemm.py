@@ -81,7 +81,7 @@ def layers() -> Iterator[tuple[str, Any]]:
     codebooks = {
         "w4": Codebook(nibbles, 128), "w4 with offsets": Codebook(nibbles, 32, offsets=True), "fp8": _FP8,
         "e2m1": Codebook(_E2M1, 32), "table": Codebook((*nibbles[1:], 99.0), 64),
-        "ordered": Codebook(nibbles, 48, ordered=True),
+        "ordered": Codebook(nibbles, 48, offsets=True, ordered=True),
     }  # fmt: skip
     for name, codebook in codebooks.items():
         linear = CodedLinear(layer, codebook, bias)

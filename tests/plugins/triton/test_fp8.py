@@ -23,6 +23,9 @@ from lsv_triton.gemm.weights import halve, why_not_rounded
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # numpy warns of what is not finite
 FLOAT8 = tuple(torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().tolist())
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2**-9, torch.bfloat16: 2**-5}
+"""Of the largest output."""
+NATIVE = 2**-12
+"""Likewise: a Hopper GPU adds products of e4m3 with 13 bits behind the point of the largest."""
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +60,8 @@ def test_products(rows: int, outputs: int, inputs: int, group: int, dtype: torch
     kernel = packed(linear)
     found = kernel.forward(x)
     assert found.dtype == dtype
-    assert (found.float() - wanted).abs().max() <= TOLERANCE[dtype] * wanted.abs().max()
+    tolerance = TOLERANCE[dtype] if kernel._stack.native is None else max(TOLERANCE[dtype], NATIVE)
+    assert (found.float() - wanted).abs().max() <= tolerance * wanted.abs().max()
     assert 0 < (found.float() - exact).abs().max() <= 0.1 * exact.abs().max()
     assert torch.equal(kernel.forward(x[:1]), found[:1])
 

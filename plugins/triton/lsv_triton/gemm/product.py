@@ -87,6 +87,8 @@ def float_product(
     outputs = sizes["outputs"]
     columns = triton.cdiv(weights.outputs, outputs)
     split = route is None and parts > 1 and tiles * columns < common["programs"]
+    # groups that end inside a step have a scale for each weight: several steps of those are too much shared memory
+    stages = 1 if form.group % weights.span else sizes.stages
     into = torch.empty((parts, *out.shape), dtype=torch.float32, device=device) if split else out
     codes = x.dtype == torch.uint8
     rounding = tl.float16 if codes else _FLOATS[x.dtype]
@@ -100,7 +102,7 @@ def float_product(
         HALVES=form.halves, SPAN=weights.span, EVEN=weights.inputs % step == 0, PART=part, SPLIT=split,
         WHOLE=weights.whole, LATE=late, TILE=weights.tile,
         ROUND=rounding, DOT=_operand(rounding),
-        BLOCK_M=block, BLOCK_N=outputs, num_warps=sizes.warps, num_stages=sizes.stages, enable_fp_fusion=False,
+        BLOCK_M=block, BLOCK_N=outputs, num_warps=sizes.warps, num_stages=stages, enable_fp_fusion=False,
     )  # fmt: skip
     if split:
         width = common["outputs"]
