@@ -67,6 +67,12 @@ class MixingKernel(Kernel):
         """What the chosen experts make of x [T, width], weighed: weights and ids [T, top] -> [T, width]."""
         raise NotImplementedError
 
+    def held_tensors(self, expert: int) -> Mapping[str, torch.Tensor]:
+        """By name, all tensors that one of this rank's experts is computed with, for others to write to; empty where
+        they are with the expert's own modules.
+        """
+        return {}
+
 
 class GatedKernel(Kernel):
     """A kernel of a linear layer that may already put the layer's results through a gate."""

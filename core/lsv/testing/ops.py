@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from lsv.nn.moe import MoE
 from lsv.offers import KernelOffer, load_object
 from lsv.ops import Bindable, bind
 from lsv.testing.tensors import fill_module, place
 from lsv.weights.checkpoint import DummySource
 from lsv.weights.fill import Filler
 from lsv.weights.place import Weights
+from lsv.weights.placement import Placement, Spread
+from lsv.weights.quantizer import Quantizer
+from lsv.worker.experts.balancer import expert_tensors
 
 Make = Callable[[Weights], Bindable]
 Inputs = Sequence[tuple[Any, ...]]
@@ -63,3 +68,57 @@ def _check_close(found: torch.Tensor, exact: torch.Tensor, tolerance: float) -> 
     assert found.dtype == exact.dtype, f"dtype {found.dtype}, expected {exact.dtype}"
     error = float((found.float() - exact.float()).abs().max() / exact.float().abs().max().clamp_min(1e-30))
     assert error <= tolerance, f"relative error {error:.1e}, allowed is {tolerance:.1e}"
+
+
+class SpreadRanks:
+    """Whole experts of several ranks in one process, to add up what a kernel makes of them: ``modules`` by rank, and
+    all experts in plain torch, the ``reference``. Both have the same random weights.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Weights], MoE],
+        owners: Sequence[int],
+        offers: Sequence[KernelOffer],
+        *,
+        dtype: torch.dtype = torch.float32,
+        quantizer: Quantizer | None = None,
+        device: torch.device = torch.device("cpu"),  # noqa: B008  a device never changes
+    ) -> None:
+        """``owners`` has the rank of each expert. Raises ``AssertionError`` where no offer takes a rank's module."""
+        plain = place(dtype=dtype, quantizer=quantizer, device=device)
+        self.reference = fill_module(make(plain), plain, DummySource(plain.declaration.slots))
+        self.modules: list[MoE] = []
+        for rank in range(max(owners) + 1):
+            declaration = place(dtype=dtype, quantizer=quantizer, device=device).declaration
+            placement = Placement(rank, max(owners) + 1, [owners])
+            module = make(Weights(replace(declaration, placement=placement)))
+            self.line, *_ = bind(module, offers, offers[0].platform, lambda offer: load_object(offer.load))
+            assert module.kernel is not None, f"no kernel takes the experts of rank {rank}: {self.line.why}"
+            held = {id(parameter) for parameter in module.parameters()}
+            own = [slot for slot in declaration.slots if id(slot.parameter) in held]
+            Filler(module, own, every=declaration.slots).fill(DummySource(declaration.slots), device)
+            self.modules.append(module)
+
+    @property
+    def spreads(self) -> list[Spread]:
+        """Where experts are, as each rank knows it."""
+        return [module.spread for module in self.modules if module.spread is not None]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """What all ranks make of x [T, hidden], added up."""
+        first, *others = (module(x) for module in self.modules)
+        return sum(others, start=first)  # type: ignore[no-any-return]
+
+    def exchange(self, one: int, other: int) -> None:
+        """Two experts of different ranks take each other's places, as ``ExpertBalancer`` has them do."""
+        held = []
+        for module, spread in zip(self.modules, self.spreads, strict=True):
+            places = [spread.places[number] for number in (one, other) if number in spread.places]
+            held += [expert_tensors(module, place) for place in places]
+            spread.exchange(one, other)
+        for (name, mine), (same, theirs) in zip(*held, strict=True):
+            assert name == same
+            kept = mine.clone()
+            mine.copy_(theirs)
+            theirs.copy_(kept)

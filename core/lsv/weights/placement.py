@@ -57,7 +57,7 @@ def even(experts: int, ranks: int) -> tuple[int, ...]:
 
 
 class Spread:
-    """Where one mixture's experts are, for one of the ranks; and how many tokens chose each, while that is counted."""
+    """Where one mixture's experts are, for one of the ranks; and how many tokens chose each, where that is counted."""
 
     def __init__(self, owners: Sequence[int], rank: int, device: torch.device) -> None:
         """``owners`` has the rank of each expert, by number."""
@@ -66,18 +66,19 @@ class Spread:
         self.places = {number: place for place, number in enumerate(own)}
         """By their numbers, where this rank's experts lie."""
         self.table = torch.full((len(owners),), -1, dtype=torch.int64, device=device)
-        """The same for all numbers, int64 [experts]; -1 for experts of other ranks."""
+        """The same for all numbers, int64 [experts], always in the same place; -1 for experts of other ranks."""
         self.table[own] = torch.arange(len(own), device=device)
         self.counts: torch.Tensor | None = None
-        """int64 [experts], or None while nothing is counted."""
+        """int64 [experts], always in the same place; None where nothing is counted."""
 
     def start_counting(self) -> None:
-        self.counts = torch.zeros_like(self.table)
+        """From zero. Nobody stops: steps that are captured would go on all the same."""
+        self.counts = torch.zeros_like(self.table) if self.counts is None else self.counts.zero_()
 
     def count(self, experts: torch.Tensor) -> None:
-        """What a router has chosen, int64 of any shape. Nothing waits for the device."""
+        """What a router has chosen, integers of any shape. Nothing waits for the device."""
         if self.counts is not None:
-            chosen = experts.reshape(-1)
+            chosen = experts.reshape(-1).long()
             self.counts.scatter_add_(0, chosen, torch.ones_like(chosen))
 
     def exchange(self, one: int, other: int) -> None:

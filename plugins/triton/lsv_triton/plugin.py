@@ -101,7 +101,11 @@ def lsv_kernels() -> Iterable[KernelOffer]:
             yield KernelOffer(op, platform, load, _ROUNDED, row_invariant=True, rank=1, unwanted=_exact)
 
 
-_FP8 = (("linear.coded", "lsv_triton.gemm.fp8:Fp8Linear"), ("moe", "lsv_triton.gemm.fp8:Fp8Experts"))
+_EXPERTS = ("moe", "moe.spread")
+_FP8 = (
+    ("linear.coded", "lsv_triton.gemm.fp8:Fp8Linear"),
+    *((op, "lsv_triton.gemm.fp8:Fp8Experts") for op in _EXPERTS),
+)
 _GATED = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 _KERNELS = (
     ("layer", "lsv_triton.layers.layer:FusedLayer", _FLOATS),
@@ -112,6 +116,6 @@ _KERNELS = (
     ("sample", "lsv_triton.sampling.ops:DeviceChoose", _FLOATS),
     ("logprobs", "lsv_triton.sampling.ops:DeviceDescribe", _FLOATS),
     *((op, "lsv_triton.gemm.linear:TritonLinear", _WEIGHTS) for op in ("linear.coded", "linear.int8", "linear.int4")),
-    ("moe", "lsv_triton.gemm.moe:GroupedExperts", _WEIGHTS),
+    *((op, "lsv_triton.gemm.moe:GroupedExperts", _WEIGHTS) for op in _EXPERTS),
     *((f"{name}_mul", "lsv_triton.layers.activation:GatedProduct", _FLOATS) for name in _GATED),
 )

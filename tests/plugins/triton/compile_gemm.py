@@ -180,8 +180,13 @@ def main(arch: int, kind: str, wanted: list[str]) -> None:
     if wanted:
         return
     moe.choose_experts(torch.empty(2, 128, dtype=torch.bfloat16, device="meta"), 8, normalise=True)
-    moe.add_experts(torch.empty(16, 4096, device="meta"), torch.empty(2, 8, device="meta"))
+    shares, answers = torch.empty(2, 8, device="meta"), torch.empty(16, 4096, device="meta")
+    moe.add_experts(answers, shares)
     show("moe", 2)
+    table, chosen = (torch.empty(size, dtype=torch.int64, device="meta") for size in ((128,), (2, 8)))
+    moe.route_rows(chosen, 64, "product", table)
+    moe.add_experts(answers, shares, chosen, table)
+    show("spread moe", 2)
 
 
 if __name__ == "__main__":

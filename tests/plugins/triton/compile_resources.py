@@ -116,6 +116,9 @@ class Compiler:
         moe.choose_experts(_meta(16, 128), 8, normalise=True)
         moe.route_rows(_meta(16, 8, dtype=torch.int32), 128, "product")
         moe.add_experts(_meta(16, 4096, dtype=torch.float32), _meta(2, 8, dtype=torch.float32))
+        table, chosen = _meta(128, dtype=torch.int64), _meta(16, 8, dtype=torch.int32)
+        moe.route_rows(chosen, 64, "product", table)
+        moe.add_experts(_meta(128, 4096, dtype=torch.float32), _meta(16, 8, dtype=torch.float32), chosen, table)
         for name, linear in compile_gemm.fp8_layers() if device_table.float8_of() else ():
             kernel = Fp8Linear(linear, linear.spec())
             kernel.pack()

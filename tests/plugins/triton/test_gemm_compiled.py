@@ -74,4 +74,5 @@ def test_every_layer_on_every_generation(arch: str, kind: str) -> None:
         "fp8 both",
         "fp8 both, groups",
         "moe",
+        "spread moe",
     }

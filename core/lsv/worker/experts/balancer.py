@@ -11,7 +11,7 @@ from torch import nn
 
 from lsv.errors import ConfigError
 from lsv.nn.moe import MoE
-from lsv.ops import Bindable, dtype_name
+from lsv.ops import Bindable, MixingKernel, dtype_name
 from lsv.platform import Communicator
 from lsv.weights.placement import Spread
 from lsv.worker.experts.exchanges import choose_exchanges, rank_loads
@@ -21,7 +21,8 @@ class ExpertBalancer:
     """The spread experts of a filled model, on one of the ranks that share them.
 
     All ranks do the same at the same place between two steps. Weights are exchanged as they lie, in the layouts of
-    formats and kernels, into the memory of those that they take the places of: no address changes.
+    formats and kernels, into the memory of those that they take the places of: no address changes, so steps that are
+    captured from here on compute with those that came, and count.
     """
 
     def __init__(self, model: nn.Module, communicator: Communicator, device: torch.device) -> None:
@@ -29,14 +30,15 @@ class ExpertBalancer:
         self._communicator = communicator
         self._mixtures = list(_find_spread(model))
         _check_alike([moe for moe, _ in self._mixtures], communicator, device)
+        self.count()
 
     def count(self) -> None:
-        """Count tokens from here on."""
+        """Count tokens from here on, beginning with none."""
         for _, spread in self._mixtures:
             spread.start_counting()
 
     def balance(self) -> Mapping[str, float]:
-        """Even out what was counted, and count no more. Tokens in all mixtures: a rank's ``mean``, those of each
+        """Even out what was counted. Tokens in all mixtures: a rank's ``mean``, those of each
         mixture's fullest rank (``most``) and of the one that is that afterwards (``left``); and how many ``moved``.
         """
         answer = dict.fromkeys(("mean", "most", "left", "moved"), 0.0)
@@ -53,9 +55,7 @@ class ExpertBalancer:
 
     def _take_counts(self) -> list[list[int]]:
         """How often each expert was chosen, for each mixture: the first rank's counts, on all ranks."""
-        counts = [torch.zeros_like(each.table) if each.counts is None else each.counts for _, each in self._mixtures]
-        for _, spread in self._mixtures:
-            spread.counts = None
+        counts = [each.counts for _, each in self._mixtures if each.counts is not None]
         if not counts:
             return []
         every = iter(self._communicator.broadcast(torch.cat(counts)).tolist())
@@ -69,7 +69,7 @@ class ExpertBalancer:
             place, source = spread.places[one], second
         elif other in spread.places:
             place, source = spread.places[other], first
-        for _, tensor in held_tensors(moe.experts[place]):
+        for _, tensor in expert_tensors(moe, place):
             mine = tensor.contiguous().view(-1).view(torch.uint8)
             every = self._communicator.all_gather(mine, 0).view(-1, len(mine))
             if source >= 0:
@@ -83,6 +83,12 @@ def held_tensors(expert: nn.Module) -> list[tuple[str, torch.Tensor]]:
     return sorted((name, tensor.detach()) for name, tensor in named if not tensor.is_meta and tensor.numel())
 
 
+def expert_tensors(moe: MoE, place: int) -> list[tuple[str, torch.Tensor]]:
+    """The same of one of a mixture's experts, which the kernel of all may keep together."""
+    apart = moe.kernel.held_tensors(place) if isinstance(moe.kernel, MixingKernel) else {}
+    return sorted(apart.items()) or held_tensors(moe.experts[place])
+
+
 def _find_spread(model: nn.Module) -> Iterator[tuple[MoE, Spread]]:
     for module in model.modules():
         if isinstance(module, MoE) and module.spread is not None:
@@ -91,7 +97,7 @@ def _find_spread(model: nn.Module) -> Iterator[tuple[MoE, Spread]]:
 
 def _check_alike(mixtures: Sequence[MoE], communicator: Communicator, device: torch.device) -> None:
     """Raises ``ConfigError`` unless all experts of a mixture are in the same tensors, on all ranks."""
-    forms = [sorted({_describe(expert) for expert in moe.experts}) for moe in mixtures]
+    forms = [sorted({_describe(moe, place) for place in range(len(moe.experts))}) for moe in mixtures]
     alike = all(len(each) == 1 and each[0] for each in forms)
     digest = int.from_bytes(hashlib.sha256(repr(forms).encode()).digest()[:7])
     every = communicator.all_gather(torch.tensor([[alike, digest]], device=device), 0)
@@ -104,9 +110,9 @@ def _check_alike(mixtures: Sequence[MoE], communicator: Communicator, device: to
         )
 
 
-def _describe(expert: nn.Module) -> str:
-    """The form of its weights, and what they mean; empty where they are not with it."""
-    tensors = [(name, tuple(tensor.shape), dtype_name(tensor.dtype)) for name, tensor in held_tensors(expert)]
-    specs = [module.spec() for module in expert.modules() if isinstance(module, Bindable)]
+def _describe(moe: MoE, place: int) -> str:
+    """The form of an expert's weights, and what they mean; empty where nobody says where they are."""
+    tensors = [(name, tuple(tensor.shape), dtype_name(tensor.dtype)) for name, tensor in expert_tensors(moe, place)]
+    specs = [module.spec() for module in moe.experts[place].modules() if isinstance(module, Bindable)]
     meanings = [(spec.op, spec.dtype, spec.format, sorted(spec.shape.items()), sorted(spec.flags)) for spec in specs]
     return repr((tensors, meanings)) if tensors else ""

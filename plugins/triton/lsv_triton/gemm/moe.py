@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -13,7 +13,7 @@ from lsv.errors import CheckpointError
 from lsv.nn.moe import MoE, RoutedAdapters
 from lsv.nn.routers import Router
 from lsv.offers import OpSpec
-from lsv.ops import Kernel
+from lsv.ops import Kernel, MixingKernel
 from lsv.weights.quantizer import Linear
 from lsv_triton.device_table import launch
 from lsv_triton.gemm.linear import TritonLinear
@@ -50,30 +50,40 @@ def _choose_experts(
     tl.store(chosen + place, expert, mask=picked > 0)
 
 
+@triton.jit
+def _find_places(experts, table, pair, there):
+    """int32: where in the stack the experts of pairs are, -1 for those of other ranks and pairs that are not there."""
+    place = tl.load(experts + pair, mask=there, other=-1)
+    if table is not None:
+        place = tl.load(table + place, mask=there, other=-1)
+    return place.to(tl.int32)
+
+
 @triton.jit(do_not_specialize=("count", "slots"))
 def _sort_rows(
-    experts, pairs, tiles, count, slots,
+    experts, table, pairs, tiles, count, slots,
     EXPERTS: tl.constexpr, ROWS: tl.constexpr, BINS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write which of ``count`` pairs belong to this program's expert, in order, and its tiles behind those of the
-    experts before it. What the last of them leaves of ``slots`` tiles is empty.
+    experts before it. What the last of them leaves of ``slots`` tiles is empty. Pairs with experts that are nowhere in
+    ``table`` are in no tile.
     """
     expert = tl.program_id(0)
     counts = tl.zeros((BINS,), tl.int32)
     for start in range(0, count, BLOCK):
         pair = start + tl.arange(0, BLOCK)
-        chosen = tl.load(experts + pair, mask=pair < count, other=0).to(tl.int32)
-        counts += tl.histogram(chosen, BINS, mask=pair < count)
+        place = _find_places(experts, table, pair, pair < count)
+        counts += tl.histogram(tl.maximum(place, 0), BINS, mask=place >= 0)
     number = tl.arange(0, BINS)
     first = tl.sum(tl.where(number < expert, counts, 0), axis=0)
     own = tl.sum(tl.where(number == expert, counts, 0), axis=0)
     tile = tl.sum(tl.where(number < expert, (counts + ROWS - 1) // ROWS, 0), axis=0)
-    place = first
+    into = first
     for start in range(0, count, BLOCK):
         pair = start + tl.arange(0, BLOCK)
-        mine = (tl.load(experts + pair, mask=pair < count, other=EXPERTS) == expert).to(tl.int32)
-        tl.store(pairs + place + tl.cumsum(mine, axis=0) - 1, pair, mask=mine > 0)
-        place += tl.sum(mine, axis=0)
+        mine = (_find_places(experts, table, pair, pair < count) == expert).to(tl.int32)
+        tl.store(pairs + into + tl.cumsum(mine, axis=0) - 1, pair, mask=mine > 0)
+        into += tl.sum(mine, axis=0)
     end = first + own
     for begin in range(first, end, ROWS):
         tl.store(tiles + 3 * tile, expert)
@@ -88,14 +98,19 @@ def _sort_rows(
 
 
 @triton.jit
-def _add_experts(x, weights, out, N, TOP: tl.constexpr, BLOCK: tl.constexpr):
-    """out [T, N] from x [T, TOP, N] and weights [T, TOP], in order."""
+def _add_experts(x, weights, experts, table, out, N, TOP: tl.constexpr, BLOCK: tl.constexpr):
+    """out [T, N] from x [T, TOP, N] and weights [T, TOP], in order; without the parts of x whose ``experts`` are
+    nowhere in ``table``, which nobody has written.
+    """
     row = tl.program_id(0).to(tl.int64)
     n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
     for place in range(TOP):
-        share = tl.load(weights + row * TOP + place).to(tl.float32)
-        total += tl.load(x + (row * TOP + place) * N + n, mask=n < N, other=0).to(tl.float32) * share
+        share, there = tl.load(weights + row * TOP + place).to(tl.float32), n < N
+        if table is not None:
+            here = tl.load(table + tl.load(experts + row * TOP + place)) >= 0
+            share, there = tl.where(here, share, 0.0), there & here
+        total += tl.load(x + (row * TOP + place) * N + n, mask=there, other=0).to(tl.float32) * share
     tl.store(out + row * N + n, total.to(out.dtype.element_ty), mask=n < N)
 
 
@@ -112,8 +127,12 @@ class _Shelf(Kernel):
         raise NotImplementedError("an expert is computed together with all others")
 
 
-class GroupedExperts(Kernel):
-    """``lsv.nn.moe.MoE`` whose experts' weights lie in one tensor each. A token's sum runs in expert order."""
+class GroupedExperts(MixingKernel):
+    """``lsv.nn.moe.MoE`` whose experts' weights lie in one tensor each. A token's sum runs in expert order.
+
+    Where experts are spread, the pairs with those of other ranks are in no tile and in no sum. How many that are stays
+    on the device, as does where experts are: a captured step finds them where they have moved.
+    """
 
     adapts_parts = True
     rounds: ClassVar[bool] = False
@@ -129,15 +148,26 @@ class GroupedExperts(Kernel):
             logits.use(TritonLinear(logits, logits.spec()))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        module = self._module
-        weights, experts = _route(module.router, x)
-        route = route_rows(experts, len(module.experts), self._gate_up.op)
+        return self.mix(x, *_route(self._module.router, x))
+
+    def mix(self, x: torch.Tensor, weights: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+        module, table = self._module, None
+        x, weights, experts = module.gather(x, weights, experts)
+        if module.spread is not None:
+            module.spread.count(experts)
+            table = module.spread.table
+        weights, experts = weights.contiguous(), experts.contiguous()
+        route = route_rows(experts, len(module.experts), self._gate_up.op, table)
         both = product(x.contiguous(), self._gate_up, route, top=experts.shape[1])
         if module.adapters is not None and module.adapters.adds:
-            y = add_experts(self._run_adapted(x, both, experts, route, module.adapters), weights)
+            made = self._run_adapted(x, both, experts, route, module.adapters)
         else:
-            y = add_experts(product(self._act.forward(both), self._down, route), weights)
-        return y if module.communicator is None else module.communicator.all_reduce(y)
+            made = product(self._act.forward(both), self._down, route)
+        return module.add_up(add_experts(made, weights, experts, table))
+
+    def held_tensors(self, expert: int) -> Mapping[str, torch.Tensor]:
+        stacks = {"gate_up": self._gate_up, "down": self._down}
+        return {f"{part}.{name}": x for part, stack in stacks.items() for name, x in stack.tensors_of(expert).items()}
 
     def _run_adapted(
         self, x: torch.Tensor, both: torch.Tensor, experts: torch.Tensor, route: Route, adapters: RoutedAdapters
@@ -193,33 +223,39 @@ def choose_experts(logits: torch.Tensor, top: int, *, normalise: bool) -> tuple[
     return weights, experts
 
 
-def route_rows(experts: torch.Tensor, count: int, op: str) -> Route:
-    """Sort the pairs of tokens and experts int32 [T, top] by expert; nothing waits for the device.
+def route_rows(experts: torch.Tensor, count: int, op: str, table: torch.Tensor | None = None) -> Route:
+    """Sort the pairs of tokens and experts int32 [T, top] by expert; nothing waits for the device. ``table`` is
+    ``Spread.table`` where ``count`` experts of more are here; pairs with the others are left out.
 
     There are as many tiles as the worst case of so many pairs takes: one for each expert that can have a pair, and one
     for as many more as a tile has rows. Those that are not needed are the last ones, and empty.
     """
     pairs = torch.empty(experts.numel(), dtype=torch.int32, device=experts.device)
-    size = size_of(-(-len(pairs) // count))
+    size = size_of(-(-len(pairs) // (count if table is None else len(table))))
     rows = launch(f"{op}.{size}", experts.device)["rows"]
     busy = min(len(pairs), count)
     tiles = torch.empty((busy + (len(pairs) - busy) // rows, 3), dtype=torch.int32, device=experts.device)
     sizes = launch("sort_rows", experts.device)
     _sort_rows[(count,)](
-        experts.contiguous(), pairs, tiles, len(pairs), len(tiles), EXPERTS=count, ROWS=rows,
+        experts.contiguous(), table, pairs, tiles, len(pairs), len(tiles), EXPERTS=count, ROWS=rows,
         BINS=max(_FEWEST_BINS, triton.next_power_of_2(count)), BLOCK=sizes["elements"], num_warps=sizes.warps,
     )  # fmt: skip
     return Route(pairs, tiles, rows, size)
 
 
-def add_experts(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """x [T * top, N] and weights [T, top] -> their weighted sums [T, N], added up in order in float32."""
+def add_experts(
+    x: torch.Tensor, weights: torch.Tensor, experts: torch.Tensor | None = None, table: torch.Tensor | None = None
+) -> torch.Tensor:
+    """x [T * top, N] and weights [T, top] -> their weighted sums [T, N], added up in order in float32. With ``table``,
+    as ``route_rows`` has it, of those alone whose experts [T, top] are here.
+    """
     (tokens, top), width = weights.shape, x.shape[1]
     out = torch.empty((tokens, width), dtype=x.dtype, device=x.device)
     sizes = launch("add_experts", x.device)
     block = min(sizes["elements"], triton.next_power_of_2(width))
     if tokens:
         _add_experts[tokens, triton.cdiv(width, block)](
-            x, weights, out, width, TOP=top, BLOCK=block, num_warps=sizes.warps, enable_fp_fusion=False
-        )
+            x, weights, None if table is None else experts, table, out, width,
+            TOP=top, BLOCK=block, num_warps=sizes.warps, enable_fp_fusion=False,
+        )  # fmt: skip
     return out

@@ -167,6 +167,12 @@ class Stack:
         tile = self._tile(device) if form.halves == 2 else 1
         self._packed = Packed(form, self.outputs, self.inputs, span, **tensors, tile=tile)
 
+    def tensors_of(self, number: int) -> dict[str, torch.Tensor]:
+        """What the product reads of one layer's weights, by name: places in the stack, not copies."""
+        packed = self.packed
+        found = {name: getattr(packed, name) for name in ("weight", "scales", "offsets", "order", "bias", "firsts")}
+        return {name: tensor[number] for name, tensor in found.items() if tensor is not None}
+
     def _tile(self, device: torch.device) -> int:
         """Outputs of the smallest tile that a product reads."""
         return launch(f"{self.op}.few", device)["outputs"]
