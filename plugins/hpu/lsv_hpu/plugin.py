@@ -57,8 +57,9 @@ def _any(spec: OpSpec) -> str | None:
 @hookimpl
 def lsv_kernels() -> Iterable[KernelOffer]:
     yield KernelOffer("rms_norm", "hpu", "lsv_hpu.kernels:RmsNorm", _any)
-    yield KernelOffer("moe", "hpu", "lsv_hpu.kernels:MixedExperts", _MIXED, rank=1)
-    yield KernelOffer("moe", "hpu", "lsv_hpu.kernels:EveryExpert", _any)
+    for op in ("moe", "moe.spread"):
+        yield KernelOffer(op, "hpu", "lsv_hpu.kernels:MixedExperts", _MIXED, rank=1)
+        yield KernelOffer(op, "hpu", "lsv_hpu.kernels:EveryExpert", _any)
     yield KernelOffer("linear.coded", "hpu", "lsv_hpu.formats.fp8:DynamicFp8", _FP8)
     yield KernelOffer("linear.coded", "hpu", "lsv_hpu.formats.int4:EvenInt4", _INT4)
     yield KernelOffer("sample", "hpu", "lsv_hpu.sampling:HostChoose", _ON_HOST, row_invariant=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 from lsv.nn.moe import MoE
 from lsv.nn.norm import RMSNorm
 from lsv.offers import KernelOffer, OpSpec
-from lsv.testing.ops import check_kernel
+from lsv.testing.ops import SpreadRanks, check_kernel
 from lsv.testing.recording import Recording
 from lsv.testing.tensors import place
 from lsv.weights.codebook import Codebook, CodedLinear, to_nibbles
@@ -22,6 +23,7 @@ from lsv_hpu.emulation.ops import answering, fake_ops
 from lsv_hpu.formats.fp8 import DynamicFp8, quantise_rows, why_not_fp8
 from lsv_hpu.formats.int4 import why_not_int4
 from lsv_hpu.kernels import EveryExpert, MixedExperts
+from lsv_hpu.vendor_ops import VendorOps
 
 E4M3 = Codebook(tuple(torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().tolist()))
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-6}
@@ -56,6 +58,78 @@ def experts(w: Weights) -> MoE:
 def test_experts(dtype: torch.dtype, name: str) -> None:
     inputs = [(torch.randn(rows, 32, dtype=dtype),) for rows in (1, 9)]
     check_kernel(offer("moe", name), experts, inputs, dtype=dtype, tolerance=4 * TOLERANCE[dtype])
+
+
+def spread_experts(name: str, owners: Sequence[int], dtype: torch.dtype = torch.float32, top: int = 2) -> SpreadRanks:
+    def make(w: Weights) -> MoE:
+        return MoE(w, 32, 24, "silu", experts=len(owners), top=top, normalise=True)
+
+    return SpreadRanks(make, owners, [offer("moe.spread", name)], dtype=dtype)
+
+
+@pytest.mark.row("F-282", "F-570")
+@pytest.mark.parametrize("name", ["MixedExperts", "EveryExpert"])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_spread_experts_add_up_to_all(dtype: torch.dtype, name: str) -> None:
+    """All experts are asked: which of two about as likely ones a router chooses hangs on the last bit."""
+    ranks, x = spread_experts(name, (1, 0, 1), dtype, top=3), torch.randn(9, 32, dtype=dtype)
+    with torch.inference_mode():
+        wanted = ranks.reference(x).float()
+        assert (ranks(x).float() - wanted).abs().max() <= 4 * TOLERANCE[dtype] * wanted.abs().max()
+
+
+@pytest.mark.row("F-282")
+@pytest.mark.parametrize("name", ["MixedExperts", "EveryExpert"])
+def test_a_captured_step_follows_experts_that_move(name: str) -> None:
+    """And counts what each replay computes."""
+    ranks, x, recording = spread_experts(name, (1, 0, 0, 1, 0, 1)), torch.randn(8, 32), Recording()
+    spreads = ranks.spreads
+    for spread in spreads:
+        spread.start_counting()
+    with torch.inference_mode():
+        with recording.capture():
+            out = ranks(x)
+        for one, other in ((0, 1), (3, 2), (1, 4)):
+            ranks.exchange(one, other)
+            for spread in spreads:
+                spread.start_counting()
+            x.copy_(torch.randn(8, 32))
+            recording.replay()
+            torch.testing.assert_close(out, ranks.reference(x), rtol=1e-4, atol=1e-6)
+            chosen = ranks.reference.router(x)[1].flatten().bincount(minlength=6)
+            assert all(torch.equal(spread.counts, chosen) for spread in spreads)
+
+
+def test_op_by_op_every_place_is_one_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The software scatters the weights of a token's pairs into a row as long as the list of experts: places beyond it
+    are none, and of two pairs with one place the last one counts.
+    """
+    mix = VendorOps.mix_experts
+
+    def strict(ops: VendorOps, x: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor, *rest: Any) -> Any:
+        down = rest[1]
+        assert ((experts >= 0) & (experts < len(down))).all()
+        scattered = torch.zeros(len(x), len(down), dtype=weights.dtype).scatter_(1, experts, weights)
+        torch.testing.assert_close(scattered.sum(1), weights.sum(1))
+        return mix(ops, x, experts, weights, *rest)
+
+    monkeypatch.setattr(VendorOps, "mix_experts", strict)
+    ranks, x = spread_experts("MixedExperts", (1, 0, 0, 0, 0, 0), top=4), torch.randn(9, 32)
+    with torch.inference_mode():
+        torch.testing.assert_close(ranks(x), ranks.reference(x), rtol=1e-4, atol=1e-6)
+
+
+def test_compiled_calls_are_asked_for_their_own_places(gaudi: Gaudi) -> None:
+    """Pairs of other ranks are behind the last of all calls."""
+    answered, ranks, x = answering(gaudi), spread_experts("MixedExperts", (0,) * 70 + (1,) * 3), torch.randn(9, 32)
+    with torch.inference_mode():
+        compiled = torch.compile(ranks.modules[0].forward, backend="eager", fullgraph=True)
+        answered.log.clear()
+        found = compiled(x)
+        calls = [arguments[1:] for name, arguments in answered.log if name == "mixture_of_experts"]
+        assert calls[-2:] == [(0, 63), (64, 69)]
+        torch.testing.assert_close(found + ranks.modules[1](x), ranks.reference(x), rtol=1e-4, atol=1e-6)
+    torch._dynamo.reset()
 
 
 def test_a_compiled_call_takes_some_of_many_experts(gaudi: Gaudi) -> None:
