@@ -12,6 +12,7 @@ from lsv.config import EngineConfig, ExpertOptions, Topology
 from lsv.engine.messages import ExpertCounts
 from lsv.errors import ConfigError
 from lsv.llm import read_arguments
+from lsv.plugins.catalog import Catalog
 from lsv.resolve import resolve
 from lsv.testing.tiny import tiny
 
@@ -219,20 +220,55 @@ def test_maps_and_movements_that_can_not_be_are_refused_by_name(given: dict[str,
         configure(**{"tensor_parallel_size": 2, **given})
 
 
-def test_experts_that_are_cut_need_not_move() -> None:
+def forget(ops: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if no platform had kernels for these."""
+    offers = Catalog.offers
+
+    def others(catalog: Catalog, kind: type[Any]) -> tuple[Any, ...]:
+        return tuple(offer for offer in offers(catalog, kind) if getattr(offer, "op", None) not in ops)
+
+    monkeypatch.setattr(Catalog, "offers", others)
+
+
+def said(config: EngineConfig, name: str) -> list[tuple[str, str]]:
+    return [(reason.value, reason.why) for reason in config.reasons if reason.name == name]
+
+
+@pytest.mark.row("F-282", "F-570", "F-571")
+@pytest.mark.parametrize("platform", ["cuda", "rocm", "xpu", "hpu"])
+def test_accelerators_have_whole_experts(platform: str) -> None:
+    config = configure(tensor_parallel_size=2, platform=platform, emulate=True, enable_eplb=True)
+    assert config.topology.expert == 2
+    assert config.experts == ExpertOptions(interval=3000, window=1000)
+    assert not said(config, "enable_expert_parallel")
+
+
+@pytest.mark.row("F-282", "F-570", "F-571")
+def test_replicas_of_accelerators_have_all_experts() -> None:
+    """Whole where their ranks can share them."""
+    config = configure(tensor_parallel_size=2, data_parallel_size=2, platform="cuda", emulate=True)
+    assert (config.topology.expert, config.topology.shares_experts) == (2, False)
+    (reason,) = said(config, "enable_expert_parallel")
+    assert reason[0] == "True"
+    assert "no kernels for experts that replicas share" in reason[1]
+    assert "each replica has them whole, spread over its ranks" in reason[1]
+    alone = configure(data_parallel_size=2, platform="cuda", emulate=True, enable_eplb=True)
+    assert (alone.topology.expert, alone.experts) == (1, None)
+    assert said(alone, "enable_expert_parallel")[0][1].endswith("and each replica holds all experts")
+    assert said(alone, "enable_eplb") == [
+        ("False", "no rank has experts that others have not, so all have the same to do")
+    ]
+    with pytest.raises(ConfigError, match="expert 1 is on rank 3, and there are 2"):
+        configure(tensor_parallel_size=2, data_parallel_size=2, platform="cuda", emulate=True, expert_map="[0, 3]")
+
+
+def test_experts_stay_cut_where_kernels_are_for_cut_ones_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget({"moe.spread", "moe.exchanged"}, monkeypatch)
     config = configure(tensor_parallel_size=2, platform="hpu", emulate=True, enable_eplb=True)
-    assert config.experts is None
-    assert any(reason.name == "enable_eplb" for reason in config.reasons)
-
-
-def test_experts_stay_cut_where_kernels_are_for_cut_ones_alone() -> None:
-    settings, loaded = read_arguments(
-        {"model": "lsv-demo", "enable_expert_parallel": True, "tensor_parallel_size": 2, "platform": "hpu",
-         "emulate": True}
-    )  # fmt: skip
-    config = resolve(settings, loaded)
-    assert config.topology.expert == 1
-    assert any(reason.name == "enable_expert_parallel" for reason in config.reasons)
+    assert (config.topology.expert, config.experts) == (1, None)
+    (reason,) = said(config, "enable_expert_parallel")
+    assert "kernels for experts that are cut and none for whole ones" in reason[1]
+    assert said(config, "enable_eplb")
     replicas = configure(data_parallel_size=2, platform="hpu", emulate=True)
     assert not replicas.topology.shares_experts
-    assert any("each replica holds all experts" in reason.why for reason in replicas.reasons)
+    assert said(replicas, "enable_expert_parallel")[0][1].endswith("each replica holds all experts")

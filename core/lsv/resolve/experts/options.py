@@ -36,7 +36,7 @@ def choose_experts(settings: Settings, topology: Topology, choices: Choices) -> 
             param=name,
         )
     if topology.expert == 1:
-        choices.note(name, False, "experts are cut, so all ranks have the same to do")
+        choices.note(name, False, "no rank has experts that others have not, so all have the same to do")
         return None
     window, interval = _read_steps(settings, choices) if balances else (0, 0)
     return ExpertOptions(map=read_map(given, topology.expert), window=window, interval=interval)

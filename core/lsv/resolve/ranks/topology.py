@@ -22,10 +22,7 @@ def choose_ranks(settings: Settings, platform: str, catalog: Catalog, choices: C
         catalog.find(PlacerOffer, settings["data_parallel_backend"])
     placement = place_replicas(settings)
     topology = choose_topology(settings, placement)
-    if topology.expert > 1 and not _spreads_experts(platform, catalog, topology):
-        why = f"platform {platform} has kernels for experts that are cut and none for whole ones: answers are the same"
-        choices.note("enable_expert_parallel", False, _with_replicas(why, topology))
-        topology = msgspec.structs.replace(topology, expert=1)
+    topology = _fit_experts(topology, platform, catalog, choices)
     nodes = None if has_whole_replicas(settings) else choose_nodes(settings, topology)
     if nodes is not None:
         topology = topology.of_replica(nodes.replica(topology))
@@ -78,15 +75,22 @@ def _choose_spread(settings: Settings, placement: Placement) -> int:
     return int(settings["tensor_parallel_size"]) * placement.size
 
 
-def _with_replicas(why: str, topology: Topology) -> str:
-    """Where experts stay cut that replicas were to share."""
-    return f"{why}, and each replica holds all experts" if topology.data > 1 else why
-
-
-def _spreads_experts(platform: str, catalog: Catalog, topology: Topology) -> bool:
-    """Whether spread experts are computed as cut ones are, by a kernel or by none."""
+def _fit_experts(topology: Topology, platform: str, catalog: Catalog, choices: Choices) -> Topology:
+    """Over as many ranks as spread experts can be and still be computed as cut ones are: by a kernel or by none."""
     ops = {offer.op for offer in catalog.offers(KernelOffer) if offer.platform in (platform, "*")}
-    return "moe" not in ops or ("moe.exchanged" if topology.shares_experts else "moe.spread") in ops
+    within, name = topology.tensor if "moe.spread" in ops else 1, "enable_expert_parallel"
+    if topology.expert == 1 or "moe" not in ops:
+        return topology
+    if not topology.shares_experts and within == 1:
+        why = f"platform {platform} has kernels for experts that are cut and none for whole ones: answers are the same"
+        choices.note(name, False, why)
+    elif topology.shares_experts and "moe.exchanged" not in ops:
+        why = f"platform {platform} has no kernels for experts that replicas share: answers are the same"
+        held = "has them whole, spread over its ranks" if within > 1 else "holds all experts"
+        choices.note(name, within > 1, f"{why}, and each replica {held}")
+    else:
+        return topology
+    return msgspec.structs.replace(topology, expert=within)
 
 
 def choose_executor(asked: str, topology: Topology, catalog: Catalog, *, spread: bool = False) -> str:
