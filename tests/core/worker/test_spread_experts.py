@@ -58,6 +58,32 @@ def test_experts_move_in_the_middle_of_answers(tmp_path: Path) -> None:
     assert 0.5 <= counts.measured <= counts.expected <= 1.0
 
 
+@pytest.mark.row("F-282", "F-570", "F-571")
+@pytest.mark.xdist_group("processes")
+@pytest.mark.parametrize(
+    ("platform", "options"),
+    [
+        pytest.param("hpu", {}, id="hpu"),
+        pytest.param("hpu", {"enforce_eager": True}, id="hpu-eager", marks=pytest.mark.slow),
+        pytest.param("hpu", {"quantization": "asym_int4"}, id="hpu-4-bits", marks=pytest.mark.slow),
+        pytest.param("cuda", {}, id="cuda", marks=pytest.mark.slow),
+        pytest.param(
+            "xpu", {"pipeline_parallel_size": 2, "xpu.emulated_devices": 4}, id="xpu-stages", marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_ranks_of_accelerators_answer_as_one(platform: str, options: dict[str, Any], tmp_path: Path) -> None:
+    """Emulated ones, where captured steps go on as experts move."""
+    path = tiny("qwen3_moe", tmp_path, **SPARSE)
+    found, counts = answer(path, platform=platform, emulate=True, num_gpu_blocks_override=40, **MOVING, **options)
+    # formats that are made while loading have other scales for parts of a layer, as attention has
+    alike = {**SPREAD, "quantization": options["quantization"]} if "quantization" in options else {}
+    assert found == run(path, reference_ops=True, **alike)
+    assert counts is not None
+    assert counts.balanced_total >= 3
+    assert counts.moved_total > 0
+
+
 @pytest.mark.row("F-282")
 @pytest.mark.slow
 @pytest.mark.parametrize(
