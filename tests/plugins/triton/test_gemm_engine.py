@@ -17,7 +17,7 @@ def answer(checkpoint: Path, **options: Any) -> tuple[tuple[int, ...], dict[str,
     """Greedy tokens, and what each op is bound to."""
     with LLM(
         str(checkpoint), dtype="float32", skip_tokenizer_init=True, max_model_len=32, max_num_seqs=1,
-        max_num_batched_tokens=16, enforce_eager=True, **options,
+        max_num_batched_tokens=16, **{"enforce_eager": True, **options},
     ) as llm:  # fmt: skip
         (output,) = llm.generate([{"prompt_token_ids": list(range(20, 29))}], SAMPLING)
         assert llm.fit is not None
@@ -45,3 +45,20 @@ def test_answers_of_the_reference(
     assert found == wanted
     assert bound[op] == "lsv_triton.gemm.linear:TritonLinear"
     assert bound["moe"] == "lsv_triton.gemm.moe:GroupedExperts"
+
+
+@pytest.mark.row("F-282", "F-570")
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.xdist_group("processes")
+def test_answers_of_ranks_that_have_whole_experts(tmp_path: Path) -> None:
+    """In captured steps, which count what is chosen."""
+    checkpoint = tiny("qwen3_moe", tmp_path, num_hidden_layers=1, num_experts=4, mlp_only_layers=[])
+    wanted, _ = answer(checkpoint, platform="cpu", reference_ops=True)
+    moving = {"enable_eplb": True, "eplb_step_interval": 1, "expert_map": "[1, 0, 0, 1]"}
+    found, bound = answer(
+        checkpoint, platform="cuda", emulate=True, triton_interpret=True, tensor_parallel_size=2,
+        enable_expert_parallel=True, enforce_eager=False, **{"cuda.graph_rows": 1}, **moving,
+    )  # fmt: skip
+    assert found == wanted
+    assert bound["moe.spread"] == "lsv_triton.gemm.moe:GroupedExperts"
