@@ -16,7 +16,7 @@ from triton.runtime.interpreter import GridExecutor
 from lsv.devices.collectives import BackendCommunicator, gloo
 from lsv.errors import ConfigError
 from lsv.nn.moe import MoE
-from lsv.offers import KernelOffer
+from lsv.offers import KernelOffer, load_object
 from lsv.ops import MixingKernel
 from lsv.platform import Group
 from lsv.testing.ops import SpreadRanks, check_rows
@@ -24,21 +24,14 @@ from lsv.testing.recording import Recording
 from lsv.weights.codebook import CodedLinear
 from lsv.weights.place import Weights
 from lsv.worker.experts.balancer import ExpertBalancer
-from lsv_quant import fp8
-from lsv_quant.online import int4, int8, online_coded
+from lsv_quant import plugin as quant
 from lsv_triton import plugin
 from lsv_triton.gemm.moe import route_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # numpy warns of what is not finite
-QUANTIZERS: dict[str, Callable[[Any], Any] | None] = {
-    "plain": None,
-    "asym_int4": online_coded.make_asym_int4_32,
-    "nf4": online_coded.make_nf4,
-    "fp8": fp8.make,
-    "int8": int8.make,
-    "sym_int4": int4.make_32,
-}
-TOLERANCE = {"sym_int4": 2**-5}
+MAKE = {offer.name: offer.load for offer in quant.lsv_quantizers()}
+FORMATS = ("plain", "asym_int4_g32", "nf4", "fp8", "int8", "sym_int4_g32")
+TOLERANCE = {"sym_int4_g32": 2**-5}
 """Of formats whose reference rounds rows, and the kernel does not."""
 
 HIDDEN, INTERMEDIATE, EXPERTS, TOP = 64, 96, 6, 2
@@ -64,8 +57,8 @@ def spread_experts(
     def make(w: Weights) -> MoE:
         return MoE(w, HIDDEN, INTERMEDIATE, "silu", experts=len(owners), top=top, normalise=True)
 
-    quantizer = QUANTIZERS[name]
-    return SpreadRanks(make, owners, offers, dtype=dtype, quantizer=quantizer and quantizer({}), device=device)
+    quantizer = load_object(MAKE[name])({}) if name in MAKE else None
+    return SpreadRanks(make, owners, offers, dtype=dtype, quantizer=quantizer, device=device)
 
 
 def assert_near(found: torch.Tensor, wanted: torch.Tensor, tolerance: float) -> None:
@@ -74,7 +67,7 @@ def assert_near(found: torch.Tensor, wanted: torch.Tensor, tolerance: float) -> 
 
 
 @pytest.mark.row("F-282", "F-570")
-@pytest.mark.parametrize("name", QUANTIZERS)
+@pytest.mark.parametrize("name", FORMATS)
 def test_ranks_add_up_to_all_experts(name: str, device: torch.device) -> None:
     ranks = spread_experts(name, device)
     assert (ranks.line.op, ranks.line.implementation) == ("moe.spread", "lsv_triton.gemm.moe:GroupedExperts")
@@ -95,13 +88,13 @@ def test_experts_that_round_what_they_are_given(device: torch.device) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_half_precision(dtype: torch.dtype, device: torch.device) -> None:
     """All experts are asked: which of two about as likely ones a router chooses hangs on the last bit."""
-    ranks = spread_experts("asym_int4", device, dtype, owners=(1, 0, 1), top=3)
+    ranks = spread_experts("asym_int4_g32", device, dtype, owners=(1, 0, 1), top=3)
     x = torch.randn(7, HIDDEN).to(device, dtype)
     assert_near(ranks(x), ranks.reference(x), 2**-5 if dtype == torch.bfloat16 else 2**-7)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", QUANTIZERS)
+@pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("owners", [(0, 1), (1, 0, 0, 0, 0), (0, 0, 1) * 20], ids=len)
 def test_many_tokens_and_ranks_with_one_expert(name: str, owners: tuple[int, ...], device: torch.device) -> None:
     ranks = spread_experts(name, device, owners=owners)
@@ -110,7 +103,7 @@ def test_many_tokens_and_ranks_with_one_expert(name: str, owners: tuple[int, ...
         assert_near(ranks(x), ranks.reference(x), TOLERANCE.get(name, 3e-6))
 
 
-@pytest.mark.parametrize("name", ["plain", "sym_int4"])
+@pytest.mark.parametrize("name", ["plain", "sym_int4_g32"])
 def test_a_token_does_not_depend_on_the_others(name: str, device: torch.device) -> None:
     for module in spread_experts(name, device).modules:
         check_rows(module, (torch.randn(4, HIDDEN).to(device),))
@@ -165,7 +158,7 @@ def test_only_pairs_with_experts_that_are_here_are_in_tiles(
 
 
 @pytest.mark.row("F-282")
-@pytest.mark.parametrize("name", QUANTIZERS)
+@pytest.mark.parametrize("name", FORMATS)
 def test_experts_that_have_moved_are_computed_where_they_are(name: str, device: torch.device) -> None:
     ranks = spread_experts(name, device)
     x = torch.randn(11, HIDDEN).to(device)
@@ -200,7 +193,7 @@ class Captured:
 
 
 @pytest.mark.row("F-282")
-@pytest.mark.parametrize("name", ["plain", "sym_int4", "int8"])
+@pytest.mark.parametrize("name", ["plain", "sym_int4_g32", "int8"])
 def test_a_captured_step_follows_experts_that_move(name: str, device: torch.device) -> None:
     """And other tokens, and counts what each replay computes."""
     ranks = spread_experts(name, device)
@@ -251,7 +244,7 @@ def balance(ranks: SpreadRanks, folder: Path, skew: Sequence[int]) -> list[Any]:
 
 
 @pytest.mark.row("F-282")
-@pytest.mark.parametrize("name", QUANTIZERS)
+@pytest.mark.parametrize("name", FORMATS)
 def test_a_skewed_load_moves_experts_of_stacks(name: str, tmp_path: Path) -> None:
     ranks, x = spread_experts(name, torch.device("cpu")), torch.randn(9, HIDDEN)
     answers = balance(ranks, tmp_path, (900, 10, 20, 800, 30, 40))
@@ -261,7 +254,7 @@ def test_a_skewed_load_moves_experts_of_stacks(name: str, tmp_path: Path) -> Non
         assert_near(ranks(x), ranks.reference(x), TOLERANCE.get(name, 2e-6))
 
 
-@pytest.mark.parametrize("name", ["plain", "int8", "sym_int4"])
+@pytest.mark.parametrize("name", ["plain", "int8", "sym_int4_g32"])
 def test_a_rank_with_one_expert_gives_it_away(name: str, tmp_path: Path) -> None:
     """Where it lies in its module, not in a stack."""
     ranks, x = spread_experts(name, torch.device("cpu"), owners=(0, 0, 1)), torch.randn(9, HIDDEN)
@@ -279,7 +272,7 @@ def test_experts_whose_zero_points_are_read_otherwise_stay(tmp_path: Path, monke
         hold(linear, codes, scales, -3 * scales if is_first and offsets is not None else offsets, *rest)
 
     monkeypatch.setattr(CodedLinear, "hold", whole)
-    ranks = spread_experts("asym_int4", torch.device("cpu"), owners=(0, 0, 0, 1, 1, 1))
+    ranks = spread_experts("asym_int4_g32", torch.device("cpu"), owners=(0, 0, 0, 1, 1, 1))
     for refusal in balance(ranks, tmp_path, (900, 800, 20, 10, 30, 40)):
         assert isinstance(refusal, ConfigError)
         assert refusal.param == "enable_eplb"
