@@ -149,6 +149,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Names clients use; answers carry the first."""
     tokenizer: str
     """The tokenizer's directory, or the one file of it that is to be read."""
+    stop_tokens: tuple[str, ...] = ()
+    """Tokens that end an answer beside those that the checkpoint's files name; those that the tokenizer has."""
     generation: str | None = None
     """The directory whose generation_config.json recommends sampling parameters: None is the tokenizer's, "" none."""
     sampling: Mapping[str, Any] = {}

@@ -82,6 +82,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         model=str(folder),
         served_names=tuple(settings["served_model_name"] or (name,)),
         tokenizer=str(tokenizer_place(settings, words := tokenizer_folder(settings, name, folder, catalog))),
+        stop_tokens=model.stop_tokens,
         generation=generation_folder(settings["generation_config"], catalog, hub_of(settings, None)),
         sampling=sampling_overrides(settings["override_generation_config"]),
         architecture=architecture,

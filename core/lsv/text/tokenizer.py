@@ -6,7 +6,7 @@ Reads the files itself (``tokenizers`` alone, no transformers): loading costs 0.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -71,12 +71,14 @@ class Tokenizer:
         place: str | Path,
         *,
         chat_template: str | None = None,
+        stop_tokens: Sequence[str] = (),
         generation: str | None = None,
         sampling: Mapping[str, Any] | None = None,
         remote_code: Mode | None = None,
     ) -> Tokenizer:
         """Read a tokenizer's folder, or of that the tekken.json which is named, though there is a tokenizer.json, too.
-        ``chat_template`` (text, or the path of a file) replaces the folder's own.
+        ``chat_template`` (text, or the path of a file) replaces the folder's own. Of ``stop_tokens`` those that there
+        are end an answer, too.
 
         ``generation`` is another folder of a generation_config.json, empty for none, and ``sampling`` is laid over what
         that recommends. ``remote_code`` says how a process is confined that runs a tokenizer's own code; None runs
@@ -97,7 +99,7 @@ class Tokenizer:
         return cls(
             found.backend,
             special_tokens={**found.named, **special_tokens},
-            eos_ids=read_eos_ids(folder),
+            eos_ids=(*read_eos_ids(folder), *_ids_of(stop_tokens, found.backend)),
             templates=templates,
             sampling_defaults={**_read_recommended(folder if generation is None else generation), **(sampling or {})},
         )
@@ -107,6 +109,7 @@ class Tokenizer:
         """The tokenizer of an engine. Raises ``CheckpointError``."""
         return cls.load(
             config.tokenizer,
+            stop_tokens=config.stop_tokens,
             generation=config.generation,
             sampling=config.sampling,
             remote_code=config.remote_code,
@@ -334,6 +337,12 @@ def read_eos_ids(folder: Path) -> tuple[int, ...]:
     if not all(type(token) is int for token in found):
         raise CheckpointError(f"{folder}: eos_token_id must be a token id or a list of them, got {found}")
     return tuple(dict.fromkeys(found))
+
+
+def _ids_of(tokens: Iterable[str], backend: Backend) -> list[int]:
+    """Those of the tokens that the vocabulary has."""
+    found = map(backend.token_to_id, tokens)
+    return [token for token in found if token is not None]
 
 
 def _named_tokens(*sources: Mapping[str, Any]) -> dict[str, str]:

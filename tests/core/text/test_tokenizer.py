@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 
 import lsv_demo
 from lsv.errors import BadRequest, CheckpointError, ConfigError
@@ -257,6 +258,14 @@ def test_sampling_defaults(tmp_path: Path):
     elsewhere = Tokenizer.load(folder, generation=str(other), sampling={"min_p": 0.1})
     assert elsewhere.sampling_defaults == {"top_p": 0.5, "min_p": 0.1}
     assert 7 in elsewhere.eos_ids, "what ends an answer is the model's"
+
+
+def test_an_architecture_may_name_further_stop_tokens(tmp_path: Path):
+    folder = copy(tmp_path / "t")
+    own, there = Tokenizer.load(folder), tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    token = next(token for token in range(3, 99) if token not in own.eos_ids)
+    named = Tokenizer.load(folder, stop_tokens=("<none>", there.id_to_token(token)))
+    assert named.eos_ids == (*own.eos_ids, token)
 
 
 @pytest.mark.row("F-184", "F-222")
