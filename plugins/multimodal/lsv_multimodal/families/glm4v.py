@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image as PilImage
 
-from lsv.errors import BadRequest, CheckpointError
+from lsv.errors import BadRequest
 from lsv.media.processor import Image, Processed, Video
 from lsv.request.media import EMBEDDINGS, Media
 from lsv_multimodal.families.image_processor import pack
+from lsv_multimodal.families.named_tokens import load_tokenizer
 from lsv_multimodal.families.qwen2_vl import Qwen2VLPlacement, Qwen2VLProcessor, choose_sizes
 
 _TOKENS = {"image_token_id": 151343, "video_token_id": 151344}
@@ -42,7 +43,7 @@ class Glm4vProcessor(Qwen2VLProcessor):
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         super().__init__(folder, {**_TOKENS, **config})
         self._marks = tuple(int(config.get(name, default)) for name, default in _MARKS.items())
-        self._tokenizer = _load_tokenizer(folder)
+        self._tokenizer = load_tokenizer(folder, "the seconds of a video")
 
     def frame_pixels(self, folder: Path, usual: tuple[int, int]) -> tuple[int, int]:
         return super().frame_pixels(folder, _VIDEO)
@@ -92,12 +93,3 @@ def _most(side: float, unit: int) -> int:
 
 def _resized(frame: npt.NDArray[np.uint8], height: int, width: int) -> npt.NDArray[np.uint8]:
     return np.asarray(PilImage.fromarray(frame).resize((width, height), PilImage.Resampling.BICUBIC))
-
-
-def _load_tokenizer(folder: Path) -> Any:
-    from tokenizers import Tokenizer
-
-    file = folder / "tokenizer.json"
-    if not file.is_file():
-        raise CheckpointError(f"{folder} has no tokenizer.json, which the seconds of a video are written with")
-    return Tokenizer.from_file(str(file))

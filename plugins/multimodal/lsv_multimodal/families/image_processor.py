@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +39,20 @@ def check_squares(made: Sequence[int], size: int, what: str = "images", taker: s
         )
 
 
-def run(processor: Any, content: Content, **options: Any) -> Mapping[str, npt.NDArray[Any]]:
-    """The arrays made of one image. Raises ``BadRequest`` for content or a form that towers can't take."""
+def check_image(content: Content) -> npt.NDArray[np.uint8]:
+    """The pixels of an image [height, width, 3]. Raises ``BadRequest`` for content or a form that towers can't take."""
     if not isinstance(content, Image):
         raise BadRequest("this model takes images, no audio and no video")
     height, width = content.pixels.shape[:2]
     if max(height, width) > _THINNEST * min(height, width):
         raise BadRequest(f"an image of {width} x {height} is too thin: at most {_THINNEST} times as long as wide")
-    made = processor(images=content.pixels, input_data_format="channels_last", return_tensors="np", **options)
+    return content.pixels
+
+
+def run(processor: Any, content: Content, **options: Any) -> Mapping[str, npt.NDArray[Any]]:
+    """The arrays made of one image. Raises ``BadRequest`` as ``check_image`` does."""
+    pixels = check_image(content)
+    made = processor(images=pixels, input_data_format="channels_last", return_tensors="np", **options)
     return dict(made)
 
 
@@ -70,6 +76,14 @@ def check_options(options: Mapping[str, Any], known: tuple[str, ...] = ()) -> No
         raise BadRequest(
             f"this model's processor has no option {', '.join(unknown)}: {takes}", param="mm_processor_kwargs"
         )
+
+
+def check_counts(options: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Raises ``BadRequest`` for one of the options that is given and no positive whole number."""
+    for name in names:
+        value = options.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise BadRequest(f"{name} must be a positive whole number, got {value!r:.40}", param="mm_processor_kwargs")
 
 
 def pack(array: npt.NDArray[Any]) -> Array:

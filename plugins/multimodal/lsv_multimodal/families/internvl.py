@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from lsv.errors import BadRequest, CheckpointError
+from lsv.errors import BadRequest
 from lsv.media.processor import Content, Processed
 from lsv.request.media import Media, Modality, Positions
 from lsv.resolve.locate import read_object
 from lsv_multimodal.families.image_processor import (
+    check_counts,
     check_options,
     check_squares,
     load_image_processor,
@@ -21,7 +22,7 @@ from lsv_multimodal.families.image_processor import (
     read_levels,
     run,
 )
-from lsv_multimodal.families.named_tokens import named_tokens
+from lsv_multimodal.families.named_tokens import find_token
 
 _CONTEXT = "<IMG_CONTEXT>"
 _MARK = "<image>"
@@ -94,13 +95,9 @@ class InternVLProcessor:
 
     def _bounds(self, options: Mapping[str, Any]) -> tuple[int, int]:
         """Fewest and most tiles. Raises ``BadRequest``."""
+        check_counts(options, self.options)
         own = (self._processor.min_patches, self._processor.max_patches)
         given = [options.get(name) for name in self.options]
-        for name, value in zip(self.options, given, strict=True):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise BadRequest(
-                    f"{name} must be a positive whole number, got {value!r:.40}", param="mm_processor_kwargs"
-                )
         most = given[1] or own[1]
         least = given[0] or min(own[0], most)
         if most > own[1] or least > most:
@@ -145,7 +142,4 @@ def _side(size: int | Sequence[int]) -> int:
 def _context_token(folder: Path, config: Mapping[str, Any]) -> int:
     """The token that stands for an embedding. Raises ``CheckpointError`` where no file names it."""
     token = config.get("image_token_id")
-    token = named_tokens(folder).get(_CONTEXT) if token is None else token
-    if token is None:
-        raise CheckpointError(f"{folder}: the tokenizer has no token {_CONTEXT}")
-    return int(token)
+    return find_token(folder, _CONTEXT) if token is None else int(token)

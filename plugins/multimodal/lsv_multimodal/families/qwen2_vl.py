@@ -15,7 +15,14 @@ from lsv.errors import BadRequest
 from lsv.media.processor import Content, Image, Processed, Video
 from lsv.processes.shared import read_data
 from lsv.request.media import Media, Modality, Positions
-from lsv_multimodal.families.image_processor import check_options, load_image_processor, pack, read_levels, run
+from lsv_multimodal.families.image_processor import (
+    check_counts,
+    check_options,
+    load_image_processor,
+    pack,
+    read_levels,
+    run,
+)
 
 _SIZES = ("min_pixels", "max_pixels")
 # these choose a video's frames before it comes here; images have no use for them
@@ -222,10 +229,7 @@ def _interval(video: Video) -> float:
 
 def choose_sizes(options: Mapping[str, Any], own: tuple[int, int]) -> tuple[int, int]:
     """Least and most pixels. Raises ``BadRequest`` for numbers that are no sizes, or more than ``own``."""
-    for name in _SIZES:
-        value = options.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise BadRequest(f"{name} must be a positive whole number, got {value!r:.40}", param="mm_processor_kwargs")
+    check_counts(options, _SIZES)
     most = options.get("max_pixels") or own[1]
     least = options.get("min_pixels") or min(own[0], most)
     if most > own[1]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -107,6 +109,13 @@ def sound(seed: int, seconds: float = 1.3) -> Audio:
     noise, time = np.random.default_rng(seed), np.arange(int(seconds * RATE)) / RATE
     tone = 0.4 * np.sin(2 * np.pi * (180 + 90 * seed) * time * (1 + time / 4))
     return Audio((tone + noise.normal(0, 0.05, len(time))).astype(np.float32), RATE)
+
+
+def as_link(picture: Image) -> str:
+    """A picture as a data URL."""
+    file = io.BytesIO()
+    PilImage.fromarray(picture.pixels).save(file, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def read(media: Media, name: str) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,18 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image as PilImage
 from safetensors.torch import load_file, save_file
 
 from lsv import SamplingParams
 from lsv.errors import BadRequest, CheckpointError
 from lsv.media.placement import spell
-from lsv.media.processor import Image
 from lsv.testing.model import engine_config, load
 from lsv.testing.shown import check_shown, encode, seen_pixels
 from lsv.worker.load.declared import declare
 
-from .conftest import PicturesReference
+from .conftest import PicturesReference, as_link
 
 CONTEXT = 261
 GREEDY = SamplingParams(temperature=0.0, max_tokens=2)
@@ -79,12 +75,6 @@ class Reference(PicturesReference):
             vision_feature_select_strategy="default",
         )
         return found.pooler_output.flatten(0, 1)  # type: ignore[no-any-return]
-
-
-def as_link(picture: Image) -> str:
-    file = io.BytesIO()
-    PilImage.fromarray(picture.pixels).save(file, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 @pytest.mark.row("F-647", "F-663")
