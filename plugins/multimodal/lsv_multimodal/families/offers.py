@@ -1,0 +1,79 @@
+"""The processors of families that this package offers. Light: their code is imported when it is chosen."""
+
+from __future__ import annotations
+
+from lsv.offers import ProcessorOffer
+from lsv.request.media import Modality
+
+_SEEING: tuple[Modality, ...] = ("image",)
+_WATCHING: tuple[Modality, ...] = (*_SEEING, "video")
+
+
+def _offer(
+    name: str,
+    architectures: tuple[str, ...],
+    modalities: tuple[Modality, ...],
+    processor: str,
+    placement: str,
+    transcriber: str | None = None,
+) -> ProcessorOffer:
+    """Objects by where they are in this folder; a placement is in its processor's file."""
+    file = processor.partition(":")[0]
+    return ProcessorOffer(
+        name,
+        architectures,
+        modalities,
+        load=f"lsv_multimodal.families.{processor}",
+        place=f"lsv_multimodal.families.{file}:{placement}",
+        transcribe=None if transcriber is None else f"lsv_multimodal.families.{transcriber}",
+    )
+
+
+OFFERS = (
+    _offer("llava", ("LlavaForConditionalGeneration",), _SEEING, "llava:LlavaProcessor", "LlavaPlacement"),
+    _offer("llava_next", ("LlavaNextForConditionalGeneration",), _SEEING, "llava:LlavaNextProcessor", "LlavaPlacement"),
+    _offer("blip2", ("Blip2ForConditionalGeneration",), _SEEING, "blip2:Blip2Processor", "Blip2Placement"),
+    _offer(
+        "chameleon",
+        ("ChameleonForConditionalGeneration",),
+        _SEEING,
+        "chameleon:ChameleonProcessor",
+        "ChameleonPlacement",
+    ),
+    _offer("fuyu", ("FuyuForCausalLM",), _SEEING, "fuyu:FuyuProcessor", "FuyuPlacement"),
+    _offer("mllama", ("MllamaForConditionalGeneration",), _SEEING, "mllama:MllamaProcessor", "MllamaPlacement"),
+    _offer(
+        "qwen2_vl", ("Qwen2VLForConditionalGeneration",), _WATCHING, "qwen2_vl:Qwen2VLProcessor", "Qwen2VLPlacement"
+    ),
+    _offer(
+        "qwen2_5_vl",
+        ("Qwen2_5_VLForConditionalGeneration",),
+        _WATCHING,
+        "qwen2_vl:Qwen25VLProcessor",
+        "Qwen25VLPlacement",
+    ),
+    _offer("internvl_chat", ("InternVLChatModel",), _SEEING, "internvl:InternVLChatProcessor", "InternVLPlacement"),
+    _offer(
+        "internvl", ("InternVLForConditionalGeneration",), _SEEING, "internvl:InternVLProcessor", "InternVLPlacement"
+    ),
+    _offer("gemma3", ("Gemma3ForConditionalGeneration",), _SEEING, "siglip:Gemma3Processor", "Gemma3Placement"),
+    _offer(
+        "paligemma", ("PaliGemmaForConditionalGeneration",), _SEEING, "siglip:PaliGemmaProcessor", "PaliGemmaPlacement"
+    ),
+    _offer("glm4v", ("Glm4vForConditionalGeneration",), _WATCHING, "glm4v:Glm4vProcessor", "Glm4vPlacement"),
+    _offer(
+        "qwen2_5_omni",
+        ("Qwen2_5OmniForConditionalGeneration", "Qwen2_5OmniModel", "Qwen2_5OmniThinkerForConditionalGeneration"),
+        (*_WATCHING, "audio"),
+        "qwen2_5_omni:OmniProcessor",
+        "OmniPlacement",
+    ),
+    _offer(
+        "whisper",
+        ("WhisperForConditionalGeneration",),
+        ("audio",),
+        "whisper.audio:WhisperProcessor",
+        "WhisperPlacement",
+        "whisper.text:WhisperTranscriber",
+    ),
+)
