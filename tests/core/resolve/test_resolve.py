@@ -56,6 +56,11 @@ def test_what_is_to_be_known_of_a_native_model_is_told(configure):
     assert not [reason for reason in configure().reasons if reason.name == "architecture"]
 
 
+def test_stop_tokens_are_the_architectures(configure):
+    assert "<|im_end|>" in configure(architectures=["MiniCPMV"]).stop_tokens
+    assert configure().stop_tokens == ()
+
+
 @pytest.mark.row("F-378", "F-446")
 def test_defaults_come_with_reasons(configure):
     config = configure()

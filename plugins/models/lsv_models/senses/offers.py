@@ -26,6 +26,13 @@ OFFERS = (
         "chameleon", ("ChameleonForConditionalGeneration",), "lsv_models.senses.chameleon:Chameleon", modalities=_SEEING
     ),
     ModelOffer("fuyu", ("FuyuForCausalLM",), "lsv_models.senses.fuyu:Fuyu", modalities=_SEEING),
+    ModelOffer(
+        "minicpmv",
+        ("MiniCPMV",),
+        "lsv_models.senses.minicpmv:minicpmv",
+        modalities=_SEEING,
+        stop_tokens=("<|im_end|>", "<|endoftext|>", "<|eot_id|>"),
+    ),
     ModelOffer("glm4v", ("Glm4vForConditionalGeneration",), "lsv_models.senses.glm4v:Glm4v", modalities=_WATCHING),
     ModelOffer(
         "qwen2_5_omni",
