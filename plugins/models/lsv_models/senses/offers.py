@@ -30,7 +30,7 @@ OFFERS = (
         "minicpmv",
         ("MiniCPMV",),
         "lsv_models.senses.minicpmv:minicpmv",
-        modalities=_SEEING,
+        modalities=_WATCHING,
         stop_tokens=("<|im_end|>", "<|endoftext|>", "<|eot_id|>"),
     ),
     ModelOffer("glm4v", ("Glm4vForConditionalGeneration",), "lsv_models.senses.glm4v:Glm4v", modalities=_WATCHING),

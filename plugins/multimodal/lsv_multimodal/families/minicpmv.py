@@ -1,4 +1,4 @@
-"""MiniCPM-V's images: each whole, then a large one's slices, between marks of their own."""
+"""MiniCPM-V's images and frames of videos: each whole, then a large one's slices, between marks of their own."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ import numpy.typing as npt
 from PIL import Image as PilImage
 
 from lsv.errors import BadRequest, CheckpointError
-from lsv.media.processor import Content, Processed
+from lsv.media.processor import Content, Image, Processed, Video
 from lsv.request.media import EMBEDDINGS, Media, Modality, Positions
 from lsv.resolve.locate import read_object
+from lsv_multimodal.decoding.frames import SAMPLING
 from lsv_multimodal.families.image_processor import check_counts, check_image, check_options, pack
 from lsv_multimodal.families.named_tokens import find_token, load_tokenizer
 
 _FILE = "preprocessor_config.json"
-_MARK = "(<image>./</image>)"
+_IMAGE, _VIDEO = "(<image>./</image>)", "(<video>./</video>)"
 _OPTION = "max_slice_nums"
 
 
@@ -71,16 +72,17 @@ class Preprocessing(msgspec.Struct, frozen=True):
 
 class MiniCPMVPlacement:
     """One token of the prompt for every image: the one it begins with, behind the image's number where the checkpoint
-    wants it. In texts there is a mark that is no token.
+    wants it. For a video there is one that no text has, and no number. In texts there are marks that are no tokens.
     """
 
     frames = False
-    marks: Mapping[Modality, str] = {"image": _MARK}
+    marks: Mapping[Modality, str] = {"image": _IMAGE, "video": _VIDEO}
     placeholders: Mapping[Modality, int]
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         self._form = Preprocessing.read(folder)
-        self.placeholders = {"image": find_token(folder, self._form.im_start)}
+        starts: dict[Modality, str] = {"image": self._form.im_start, "video": self._form.slice_start}
+        self.placeholders = {modality: find_token(folder, start) for modality, start in starts.items()}
 
     def spell(self, text: str) -> str:
         """Images are numbered through a prompt, from 0."""
@@ -90,17 +92,18 @@ class MiniCPMVPlacement:
             named = f"{form.im_id_start}{next(numbers)}{form.im_id_end}" if form.use_image_id else ""
             return f"{named}{form.im_start}"
 
-        return re.sub(re.escape(_MARK), write, text)
+        return re.sub(re.escape(_IMAGE), write, text).replace(_VIDEO, form.slice_start)
 
     def positions(self, ids: Sequence[int], media: Sequence[Media]) -> Positions | None:
         if any(EMBEDDINGS in item.inputs for item in media):
-            raise BadRequest("embeddings of an image have no marks written between them: give the image")
+            raise BadRequest("embeddings have no marks written between them: give the image or the video")
         return None
 
 
 class MiniCPMVProcessor:
     """An image at about the pixels of a square, and where it has more than that, as many slices of it, each of about as
-    many pixels, in rows and columns that suit its shape. ``max_slice_nums`` may be less than the checkpoint's.
+    many pixels, in rows and columns that suit its shape. A video is its frames, whole ones. ``max_slice_nums`` may ask
+    for fewer slices of an image than the checkpoint's, and for some of frames.
     """
 
     rate = 0
@@ -126,17 +129,25 @@ class MiniCPMVProcessor:
         self._break = tuple(tokenizer.encode(f"{end}\n{start}", add_special_tokens=False).ids[1:-1])
 
     def process(self, content: Content, options: Mapping[str, Any]) -> Processed:
-        check_options(options, (_OPTION,))
+        check_options(options, (_OPTION, *SAMPLING))  # those have chosen the frames, and images have no use for them
         check_counts(options, (_OPTION,))
-        most = options.get(_OPTION) or self._form.max_slice_nums
-        if most > self._form.max_slice_nums:
-            raise BadRequest(
-                f"{_OPTION} may be at most {self._form.max_slice_nums}, got {most}", param="mm_processor_kwargs"
-            )
+        own, most = self._form.max_slice_nums, options.get(_OPTION)
+        if most is not None and most > own:
+            raise BadRequest(f"{_OPTION} may be at most {own}, got {most}", param="mm_processor_kwargs")
+        if not isinstance(content, Video):
+            first, *more = self._see(content, most or own)
+        elif self._gathers:
+            raise BadRequest("MiniCPM-V 2.5 takes images, no video")
+        else:
+            first, *more = (part for frame in content.frames for part in self._see(Image(frame), most or 1))
+        return msgspec.structs.replace(first, more=tuple(more))
+
+    def _see(self, content: Content, most: int) -> list[Processed]:
+        """An image whole, and in slices."""
         image = PilImage.fromarray(check_image(content))
         grid = choose_grid(image.size, self._form.scale_resolution, most)
         whole = self._show(self._resize(image, self._fit(*image.size)), (self._image,), self._image_end)
-        return whole if grid is None else msgspec.structs.replace(whole, more=tuple(self._slices(image, grid)))
+        return [whole] if grid is None else [whole, *self._slices(image, grid)]
 
     def _slices(self, image: PilImage.Image, grid: tuple[int, int]) -> list[Processed]:
         """Row by row, with line breaks between rows."""

@@ -60,7 +60,7 @@ OFFERS = (
     _offer(
         "paligemma", ("PaliGemmaForConditionalGeneration",), _SEEING, "siglip:PaliGemmaProcessor", "PaliGemmaPlacement"
     ),
-    _offer("minicpmv", ("MiniCPMV",), _SEEING, "minicpmv:MiniCPMVProcessor", "MiniCPMVPlacement"),
+    _offer("minicpmv", ("MiniCPMV",), _WATCHING, "minicpmv:MiniCPMVProcessor", "MiniCPMVPlacement"),
     _offer("glm4v", ("Glm4vForConditionalGeneration",), _WATCHING, "glm4v:Glm4vProcessor", "Glm4vPlacement"),
     _offer(
         "qwen2_5_omni",

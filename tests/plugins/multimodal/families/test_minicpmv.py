@@ -27,7 +27,7 @@ from lsv.worker.load.declared import declare
 from lsv_models.senses.towers.navit import stretch
 from lsv_multimodal.families.minicpmv import choose_grid
 
-from .conftest import PicturesReference, as_link, read
+from .conftest import PicturesReference, as_link, read, sound
 
 OFFER = "minicpmv"
 LANGUAGES = {"2.5": "llama", "2.6": "qwen2", "4.0": "llama", "4.5": "qwen3"}
@@ -374,14 +374,36 @@ def test_pictures_and_options_it_can_not_take(make: Any, shower: Any, picture: A
     shows = shower(make("2.6")[1], OFFER)
     with pytest.raises(BadRequest, match="900 x 4 is too thin"):
         shows.place([IMAGE], [picture(900, 4)])
-    with pytest.raises(BadRequest, match="no option use_image_id: it takes max_slice_nums"):
+    with pytest.raises(BadRequest, match="no option use_image_id: it takes max_slice_nums, fps, num_frames"):
         shows.place([IMAGE], [picture(30, 40)], use_image_id=False)
-    with pytest.raises(BadRequest, match="no video"):
-        shows.place([IMAGE], [clip(4, 30, 40)])
+    with pytest.raises(BadRequest, match=r"MiniCPM-V 2\.5 takes images, no video"):
+        shower(make("2.5")[1], OFFER).place([SLICE], [clip(4, 30, 40)])
+    with pytest.raises(BadRequest, match="takes images, no audio"):
+        shows.place([IMAGE], [sound(0)])
     with pytest.raises(BadRequest, match="max_slice_nums may be at most 9, got 10"):
         shows.place([IMAGE], [picture(30, 40)], max_slice_nums=10)
     with pytest.raises(BadRequest, match="max_slice_nums must be a positive whole number, got 0"):
         shows.place([IMAGE], [picture(30, 40)], max_slice_nums=0)
+
+
+@pytest.mark.parametrize("slices", [1, 4])
+def test_a_video_is_its_frames_without_numbers(
+    slices: int, make: Any, catalog: Any, shower: Any, picture: Any, clip: Any
+) -> None:
+    """And without slices, where nobody asks for them."""
+    parts, folder = make("4.5")
+    reference, shows, still, video = Reference(parts, folder), shower(folder, OFFER), picture(20, 16), clip(3, 60, 70)
+    asked = {"max_slice_nums": slices} if slices > 1 else {}
+    found = show(shows, reference, f"{MARK}\n(<video>./</video>)\nwhat?", [still, video], **asked)
+    frames = [Image(frame) for frame in video.frames]
+    number = shows.placement.spell(MARK)
+    ids = reference.tokenizer.encode(f"{number}\n{'<image>' * 3}\nwhat?", add_special_tokens=False)
+    expected = shows.place(ids, [still, *frames], max_slice_nums=slices)
+    assert found.ids == expected.ids
+    assert [media.inputs for media in found.media] == [media.inputs for media in expected.media]
+    assert len(found.media) == 4 if slices == 1 else len(found.media) > 4
+    names = {media.hash for media in found.media}
+    assert len(names) == len(found.media), "each part is known by a name of its own"
 
 
 def test_engine_in_chunks_with_prefixes_and_preemption(make: Any, shower: Any, picture: Any, check_engine: Any) -> None:
@@ -395,7 +417,7 @@ def test_engine_in_chunks_with_prefixes_and_preemption(make: Any, shower: Any, p
     assert expected[0] != expected[4]
     shown = {"image": [one.pixels for one in pictures]}
     assert roomy.ask({"prompt": texts[1][0], "multi_modal_data": shown}, 40) == expected[1]
-    with pytest.raises(BadRequest, match="embeddings of an image have no marks"):
+    with pytest.raises(BadRequest, match="embeddings have no marks written between them"):
         roomy.ask({"prompt": texts[0][0], "multi_modal_data": {"image": np.zeros((5, SIZE), np.float32)}}, 1)
     links = [{"type": "image_url", "image_url": {"url": as_link(one)}} for one in pictures]
     chat = [
