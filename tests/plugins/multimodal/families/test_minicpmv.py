@@ -31,7 +31,6 @@ from .conftest import PicturesReference, as_link, read, sound
 
 OFFER = "minicpmv"
 LANGUAGES = {"2.5": "llama", "2.6": "qwen2", "4.0": "llama", "4.5": "qwen3"}
-SLOW = pytest.mark.slow
 SPECIALS = (
     "<unk>", "<image>", "</image>", "<slice>", "</slice>", "<image_id>", "</image_id>", "<|im_end|>", "<|endoftext|>",
 )  # fmt: skip
