@@ -5,7 +5,10 @@ A tower is small beside its decoder and runs once per item, so it is replicated:
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -29,6 +32,30 @@ def check_placeholder(name: str, token: int, vocab_size: int) -> None:
     """
     if not isinstance(token, int) or not 0 <= token < vocab_size:
         raise CheckpointError(f"config.json: {name} is {token!r:.100}, but the vocabulary ends at {vocab_size}")
+
+
+def read_layer(name: str, layer: Any, layers: int) -> int:
+    """The layer whose output is read, of so many of a tower, counted from 1; negative ones count from the end.
+
+    Raises ``CheckpointError`` for any other; ``name`` is its key in config.json.
+    """
+    if not isinstance(layer, int) or not -layers <= layer <= layers or layer == 0:
+        raise CheckpointError(f"config.json: {name} must be one of the tower's {layers}, got {layer!r:.100}")
+    return layer % (layers + 1)
+
+
+def unread_layers(place: str, read: int, layers: int) -> tuple[str, ...]:
+    """What a model ignores of a tower of so many ``layers`` below ``place`` where only the first ones are ``read``."""
+    numbers = "|".join(map(str, range(read, layers)))
+    return (rf"^{re.escape(place)}\.({numbers})\.",) if numbers else ()
+
+
+def merge_patches(x: torch.Tensor, merge: int) -> torch.Tensor:
+    """x [squares, side * side, size] -> the features of ``merge`` by ``merge`` patches side by side
+    [squares, side / merge, side / merge, merge * merge * size].
+    """
+    side = math.isqrt(x.shape[1]) // merge
+    return x.reshape(len(x), side, merge, side, merge, -1).transpose(2, 3).flatten(3)
 
 
 def scale_pixels(inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:

@@ -15,7 +15,7 @@ import torch
 from lsv.errors import CheckpointError
 from lsv.nn.config import DecoderConfig
 from lsv.nn.decoder import Decoder, DecoderLayer
-from lsv.nn.encoder import check_placeholder
+from lsv.nn.encoder import check_placeholder, read_layer, unread_layers
 from lsv.nn.keys import Keys
 from lsv.nn.mlp import FeedForward
 from lsv.nn.model import Encoder
@@ -75,22 +75,16 @@ class LlavaConfig:
         height, width = max(keys.take("image_grid_pinpoints", list, _PINPOINTS), key=math.prod)
         return cls(
             tower=tower,
-            layers=tuple(_layer(index, tower) for index in (layers if isinstance(layers, list) else [layers])),
+            layers=tuple(
+                read_layer("vision_feature_layer", layer, tower.layers)
+                for layer in (layers if isinstance(layers, list) else [layers])
+            ),
             drops_first=drops_first,
             activation=keys.take("projector_hidden_act", str, "gelu"),
             bias=keys.take("multimodal_projector_bias", bool, True),
             tiles=tiles,
             most=(height // tower.image_size, width // tower.image_size),
         )
-
-
-def _layer(index: Any, tower: TowerConfig) -> int:
-    """The layer whose output is read, counted from 1; negative ones count from the end."""
-    if not isinstance(index, int) or not -tower.layers <= index <= tower.layers or index == 0:
-        raise CheckpointError(
-            f"config.json: vision_feature_layer must be one of the tower's {tower.layers}, got {index!r}"
-        )
-    return index % (tower.layers + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +178,8 @@ class Llava(Decoder):
         rope = Rope(w, c.rope, max_len)
         super().__init__(w, c, (layer(w / "model" / "layers" / i, c, i, rope) for i in range(c.layers)))
         self.encoder = LlavaEncoder(w.replicated(), between, c.hidden_size)
-        unread = "|".join(map(str, range(self.encoder.parts, tower.layers)))
         self.ignores = (*self.ignores, r"^vision_tower\.(post_layernorm|head|embeddings\.position_ids)\b")
-        self.ignores += (rf"^vision_tower\.encoder\.layers\.({unread})\.",) if unread else ()
+        self.ignores += unread_layers("vision_tower.encoder.layers", self.encoder.parts, tower.layers)
 
 
 class LlavaNext(Llava):

@@ -13,7 +13,7 @@ import torch
 
 from lsv.errors import CheckpointError
 from lsv.nn.decoder import Decoder
-from lsv.nn.encoder import check_placeholder, scale_pixels
+from lsv.nn.encoder import check_placeholder, merge_patches, read_layer, scale_pixels, unread_layers
 from lsv.nn.keys import Keys
 from lsv.nn.mlp import FeedForward
 from lsv.nn.model import Encoder, Model
@@ -61,9 +61,8 @@ class Between:
 
         Raises ``CheckpointError``.
         """
-        depth, ratio = keys.take(layer, int, -1), keys.take("downsample_ratio", float, 0.5)
-        if not -tower.layers <= depth <= tower.layers or depth == 0:
-            raise CheckpointError(f"config.json: {layer} must be one of the tower's {tower.layers}, got {depth}")
+        depth = read_layer(layer, keys.take(layer, int, -1), tower.layers)
+        ratio = keys.take("downsample_ratio", float, 0.5)
         merge = round(1 / ratio) if 0 < ratio <= 1 else 0
         if not merge or merge * ratio != 1 or tower.side % merge:
             raise CheckpointError(
@@ -73,7 +72,7 @@ class Between:
         if version not in ("v1", "v2"):
             raise CheckpointError(f"config.json: ps_version must be v1 or v2, got {version!r:.50}")
         activation = keys.take("projector_hidden_act", str, "gelu")
-        return cls(depth=depth % (tower.layers + 1), merge=merge, crossed=version == "v1", activation=activation)
+        return cls(depth=depth, merge=merge, crossed=version == "v1", activation=activation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +114,8 @@ class InternVLEncoder(Encoder):
 
     def gather(self, patches: torch.Tensor) -> torch.Tensor:
         """patches [tiles, side², hidden] -> the features of each block side by side [blocks of all tiles, wide]."""
-        merge, side = self.between.merge, self.c.side // self.between.merge
-        blocks = patches.unflatten(1, (side, merge, side, merge)).transpose(2, 3)
-        blocks = blocks.transpose(1, 2) if self.between.crossed else blocks
-        return blocks.flatten(3).flatten(0, 2)
+        blocks = merge_patches(patches, self.between.merge)
+        return (blocks.transpose(1, 2) if self.between.crossed else blocks).flatten(0, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +142,7 @@ class Form:
         keys.finish("InternVL")
         model.encoder = InternVLEncoder(w.replicated(), tower, between, model.norm.weight.shape[0])
         model.prefixes = self.prefixes
-        unread = "|".join(map(str, range(between.depth, tower.layers)))
-        model.ignores += (rf"^vision_model\.encoder\.layers\.({unread})\.",) if unread else ()
+        model.ignores += unread_layers("vision_model.encoder.layers", between.depth, tower.layers)
         return model
 
 

@@ -33,6 +33,7 @@ OFFERS = (
         modalities=_WATCHING,
         stop_tokens=("<|im_end|>", "<|endoftext|>", "<|eot_id|>"),
     ),
+    ModelOffer("phi3v", ("Phi3VForCausalLM",), "lsv_models.senses.phi3v:Phi3V", modalities=_SEEING),
     ModelOffer("glm4v", ("Glm4vForConditionalGeneration",), "lsv_models.senses.glm4v:Glm4v", modalities=_WATCHING),
     ModelOffer(
         "qwen2_5_omni",

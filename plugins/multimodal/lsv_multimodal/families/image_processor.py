@@ -57,14 +57,19 @@ def run(processor: Any, content: Content, **options: Any) -> Mapping[str, npt.ND
 
 
 def read_levels(processor: Any) -> npt.NDArray[np.float32]:
+    """See ``make_levels``, of what an image processor does with pixels."""
+    mean, std = np.array(processor.image_mean), np.array(processor.image_std)
+    if not processor.do_normalize:
+        mean, std = np.zeros_like(mean), np.ones_like(std)
+    return make_levels(mean, std, processor.rescale_factor if processor.do_rescale else 1.0)
+
+
+def make_levels(mean: npt.ArrayLike, std: npt.ArrayLike, factor: float = 1 / 255) -> npt.NDArray[np.float32]:
     """What a pixel from 0 to 255 is multiplied by, and what is then taken from it: float32 [2, channels].
 
     The encoder does it: bytes travel faster than what they become.
     """
-    mean, std = np.array(processor.image_mean), np.array(processor.image_std)
-    if not processor.do_normalize:
-        mean, std = np.zeros_like(mean), np.ones_like(std)
-    factor = processor.rescale_factor if processor.do_rescale else 1.0
+    mean, std = np.asarray(mean, np.float64), np.asarray(std, np.float64)
     return np.stack((factor / std, mean / std)).astype(np.float32)
 
 

@@ -60,6 +60,7 @@ OFFERS = (
     _offer(
         "paligemma", ("PaliGemmaForConditionalGeneration",), _SEEING, "siglip:PaliGemmaProcessor", "PaliGemmaPlacement"
     ),
+    _offer("phi3v", ("Phi3VForCausalLM",), _SEEING, "phi3v:Phi3VProcessor", "Phi3VPlacement"),
     _offer("minicpmv", ("MiniCPMV",), _WATCHING, "minicpmv:MiniCPMVProcessor", "MiniCPMVPlacement"),
     _offer("glm4v", ("Glm4vForConditionalGeneration",), _WATCHING, "glm4v:Glm4vProcessor", "Glm4vPlacement"),
     _offer(
