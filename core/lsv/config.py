@@ -140,11 +140,22 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True):
     """None for an engine that has nothing to do with others."""
 
 
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a model that may have a checkpoint of its own; see ``lsv.offers.ModelPart``."""
+
+    key: str
+    place: str
+    folder: str | None
+    """The checkpoint's directory; None where the model's own has the part."""
+
+
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything an engine process needs, decided before anything is loaded."""
 
     model: str
     """The checkpoint's directory."""
+    parts: tuple[Part, ...] = ()
+    """What of the model may lie in checkpoints of its own."""
     served_names: tuple[str, ...]
     """Names clients use; answers carry the first."""
     tokenizer: str

@@ -112,6 +112,17 @@ class QuantizerOffer(msgspec.Struct, frozen=True):
     """The file beside config.json that holds older checkpoints' ``quantization_config``, of this format."""
 
 
+class ModelPart(msgspec.Struct, frozen=True):
+    """A part of a model whose weights may lie in a checkpoint of its own, which config.json names."""
+
+    key: str
+    """The key of config.json that names it: a folder, or a repository of the hub."""
+    config: str
+    """The key under which a model reads the part's own config.json."""
+    place: str
+    """What stands before the part's names of tensors among those of the model."""
+
+
 class ModelOffer(msgspec.Struct, frozen=True):
     """Architectures that one class serves."""
 
@@ -146,6 +157,9 @@ class ModelOffer(msgspec.Struct, frozen=True):
     """Tokens that end its answers although the checkpoint's files do not say so; those that the tokenizer has."""
     note: str = ""
     """What those who choose it should know; the log says it."""
+    parts: tuple[ModelPart, ...] = ()
+    """What of it may lie in checkpoints of their own. A tensor that the model's own checkpoint has, too, is that one's.
+    """
     further: str | None = None
     """Names the ``lsv.drafts.reader.StateReader`` of layers in the same checkpoint that predict further tokens."""
 

@@ -23,7 +23,7 @@ def make_cache(config: EngineConfig, fit: Fit, exchange: Exchange | None = None)
     Where contents go to other machines, weights are told by what they are; else by where they are, which costs nothing.
     """
     root = root_hash(
-        weights=f"{config.model} {config.load_format}" if exchange is None else exchange.seat.site.identity,
+        weights=_place_weights(config) if exchange is None else exchange.seat.site.identity,
         quantizer=config.quantization,
         kv_dtype=config.kv_dtype,
         block_size=fit.block_size,
@@ -37,6 +37,10 @@ def make_cache(config: EngineConfig, fit: Fit, exchange: Exchange | None = None)
         prefix_caching=config.prefix_caching,
         tiers=None if config.offload is None else _make_tiers(config, config.offload, fit, exchange),
     )
+
+
+def _place_weights(config: EngineConfig) -> str:
+    return " ".join((config.model, config.load_format, *(f"{part.place}={part.folder}" for part in config.parts)))
 
 
 def make_scheduler(config: EngineConfig, fit: Fit, kv: KVManager, depth: int, policy: Policy) -> Scheduler:

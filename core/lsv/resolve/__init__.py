@@ -62,7 +62,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
     catalog, choices = plugins.catalog, Choices()
     name = settings["model"] or default_model(catalog)
     folder = model_folder(name, settings, catalog)
-    overrides = read_overrides(folder, settings, catalog, choices)
+    overrides, parts = read_overrides(folder, settings, catalog, choices)
     checkpoint = read_config(folder, overrides)
     architecture, model = _choose_model(settings["model_impl"], checkpoint, folder, catalog, choices)
     platform, device = choose_platform(settings["platform"], settings["emulate"], catalog, choices)
@@ -80,6 +80,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
     chunked = cached and bool(settings["enable_chunked_prefill"])
     config = EngineConfig(
         model=str(folder),
+        parts=parts,
         served_names=tuple(settings["served_model_name"] or (name,)),
         tokenizer=str(tokenizer_place(settings, words := tokenizer_folder(settings, name, folder, catalog))),
         stop_tokens=model.stop_tokens,

@@ -6,24 +6,61 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lsv.config import Choices
-from lsv.offers import QuantizerOffer
+from lsv.config import Choices, Part
+from lsv.errors import ConfigError
+from lsv.offers import ModelPart, QuantizerOffer
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.code import made_by_code
 from lsv.resolve.locate import language_of, merge, read_config
+from lsv.resolve.parts import find_parts, list_parts, parts_of
 from lsv.settings import Settings
 
 _KEYS = ("rope_parameters", "rope_scaling", "rope_theta")
 
 
-def read_overrides(folder: Path, settings: Settings, catalog: Catalog, choices: Choices) -> dict[str, Any]:
-    """All changes together; ``--rope-scaling`` and ``--rope-theta`` win over ``--hf-overrides``, and that over what the
-    checkpoint's own code makes of config.json.
+def read_overrides(
+    folder: Path, settings: Settings, catalog: Catalog, choices: Choices
+) -> tuple[dict[str, Any], tuple[Part, ...]]:
+    """All changes together, and the model's parts (``EngineConfig.parts``).
+
+    ``--rope-scaling`` and ``--rope-theta`` win over ``--hf-overrides``, and that over what parts, or the checkpoint's
+    own code, make of config.json. The code of one that has parts is not run: it would look for them.
     """
-    made = made_by_code(folder, settings, choices)
-    overrides = merge(merge(older_quantization(folder, catalog), made), settings["hf_overrides"] or {})
+    given = settings["hf_overrides"] or {}
+    parts = parts_of(read_config(folder, given), settings, catalog)
+    made = {} if parts else made_by_code(folder, settings, choices)
+    overrides = merge(merge(older_quantization(folder, catalog), made), given)
+    found = find_parts(parts, read_config(folder, overrides), settings, catalog, choices)
+    overrides = merge(describe_parts(found, read_config(folder, {}), catalog), overrides)
     rope = rope_overrides(read_config(folder, overrides), settings["rope_scaling"], settings["rope_theta"])
-    return merge(overrides, rope)
+    return merge(overrides, rope), list_parts(parts, found)
+
+
+def describe_parts(found: Mapping[ModelPart, Path], checkpoint: Mapping[str, Any], catalog: Catalog) -> dict[str, Any]:
+    """What, laid over config.json, says of each part what its own config.json says, and nothing else.
+
+    Raises ``ConfigError`` for a part that is quantised.
+    """
+    laid: dict[str, Any] = {}
+    for part, folder in found.items():
+        own, old = read_config(folder, {}), checkpoint.get(part.config)
+        if own.get("quantization_config") is not None or older_quantization(folder, catalog):
+            raise ConfigError(
+                f"{part.key}: {folder} is quantised, which a part of a model can't be: give the plain checkpoint, "
+                "quantised at start by --quantization",
+                param="hf_overrides",
+            )
+        laid[part.config] = _instead(old, own) if isinstance(old, Mapping) else own
+    return laid
+
+
+def _instead(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """What, laid over ``old``, leaves ``new``: other keys become null."""
+    made: dict[str, Any] = dict.fromkeys(old.keys() - new.keys())
+    for key, value in new.items():
+        before = old.get(key)
+        made[key] = _instead(before, value) if isinstance(before, Mapping) and isinstance(value, Mapping) else value
+    return made
 
 
 def older_quantization(folder: Path, catalog: Catalog) -> dict[str, Any]:

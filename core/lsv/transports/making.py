@@ -73,6 +73,7 @@ def identify(config: EngineConfig, transport: str = "") -> str:
         "config": {name: getattr(config, name) for name in _COUNTED},
         "options": options,
         "weights": list(_weigh(Path(config.model), timed=not copied)),
+        "parts": {one.place: list(_weigh(Path(one.folder), timed=not copied)) for one in config.parts if one.folder},
         "kv_scales": list(_weigh(Path(config.kv_scales), timed=not copied)) if config.kv_scales else [],
     }
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:32]

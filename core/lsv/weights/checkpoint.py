@@ -284,6 +284,29 @@ class RenamedSource:
         self.source.close()
 
 
+class JoinedSource:
+    """Tensors of several ``sources``: ``places`` says of each by its name whose it is, and its name there."""
+
+    def __init__(self, sources: Iterable[CheckpointSource], places: Mapping[str, tuple[CheckpointSource, str]]) -> None:
+        self._sources, self._places = tuple(sources), places
+        self._infos = {name: source.tensors()[theirs] for name, (source, theirs) in places.items()}
+
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        return self._infos
+
+    def read(self, name: str, first: int, last: int) -> torch.Tensor:
+        source, theirs = self._places[name]
+        return source.read(theirs, first, last)
+
+    def read_region(self, name: str, region: Region) -> torch.Tensor:
+        source, theirs = self._places[name]
+        return read_region(source, theirs, region)
+
+    def close(self) -> None:
+        for source in self._sources:
+            source.close()
+
+
 class DummySource:
     """Random weights for what a model declared: small normal numbers, or any integers; reproducible by seed.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lsv.config import EngineConfig, Offload, Transfers
+from lsv.config import EngineConfig, Offload, Part, Transfers
 from lsv.testing.fakes.client import fake_config
 from lsv.transports.making import identify
 
@@ -49,3 +49,12 @@ def test_other_weights_are_others(folder):
     with (folder / "model.safetensors").open("r+b") as file:
         file.write(b"?")
     assert identify(config(folder, SHARED)) != before
+
+
+def test_other_weights_of_a_part_are_others(folder, tmp_path):
+    part = shutil.copytree(folder, tmp_path / "part")
+    parts = (Part(key="text_model_id", place="text", folder=str(part)), Part(key="b", place="b", folder=None))
+    before = identify(config(folder, SHARED, parts=parts))
+    assert before != identify(config(folder, SHARED))
+    (part / "model.safetensors").write_bytes(bytes(9))
+    assert identify(config(folder, SHARED, parts=parts)) != before

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lsv.config import Topology
+from lsv.config import Part, Topology
 from lsv.errors import CheckpointError, ConfigError
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import engine_config, load
@@ -118,6 +118,14 @@ def test_what_is_saved_is_what_vllms_ranks_hold(case: tuple[str, Path], ranks: i
         assert all(sum(one.nbytes for one in part.values()) <= 20_000 or len(part) == 1 for part in parts)
         found = {name: one for part in parts for name, one in part.items()}
         assert_same(found, state_of_rank(load_file(path / "model.safetensors"), rank, ranks))
+
+
+def test_only_one_checkpoint_is_saved(tmp_path: Path) -> None:
+    path = tiny("llama", tmp_path / "whole")
+    parts = (Part(key="text_model_id", place="text", folder="/a/part"),)
+    with pytest.raises(ConfigError, match="this model is also read from /a/part"):
+        save_sharded_state(engine_config(path, "llama", parts=parts), CATALOG, tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
 
 
 @pytest.mark.row("F-236")

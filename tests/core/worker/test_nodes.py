@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from lsv import LLM, SamplingParams
+from lsv.config import EngineConfig, Part
 from lsv.engine.connect import open_client
 from lsv.engine.replicas.renewal import Renewal
 from lsv.engine.replicas.replica_set import ReplicaSet
@@ -30,10 +31,11 @@ from lsv.errors import ConfigError, EngineDied, LsvError, StartError
 from lsv.llm import read_arguments
 from lsv.processes.nodes.door import Door, listen
 from lsv.processes.nodes.handshake import JOINING, OtherKey, OtherProtocol, admit, introduce
-from lsv.processes.nodes.newcomer import describe
+from lsv.processes.nodes.newcomer import Likeness, Newcomer, describe
 from lsv.processes.nodes.reaching import Way, reach
 from lsv.processes.peer import Peer
 from lsv.resolve import resolve
+from lsv.testing.fakes.client import fake_config
 from lsv.testing.fakes.requests import make_spec
 from lsv.testing.tiny import tiny
 from lsv.worker.nodes import member
@@ -143,6 +145,24 @@ def test_a_machine_of_another_checkpoint_is_refused(checkpoint: str, port: int, 
     fatter = tiny("llama", tmp_path / "llama", tokenizer=True, intermediate_size=80)
     with node(str(fatter), **given), pytest.raises(ConfigError, match="are different checkpoints"):
         open_first(checkpoint, given)
+
+
+def test_a_machine_of_another_part_is_refused(tmp_path: Path) -> None:
+    for name, size in (("own", 3), ("part", 5), ("copy", 5), ("other", 7)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(bytes(size))
+
+    def with_part(name: str) -> EngineConfig:
+        part = Part(key="text_model_id", place="text", folder=str(tmp_path / name))
+        return fake_config(model=str(tmp_path / "own"), parts=(part,))
+
+    def join(there: EngineConfig) -> EngineConfig:
+        return Likeness(with_part("part")).read(Newcomer(**describe(there)))
+
+    assert join(with_part("copy")) == with_part("copy"), "each has its own folders"
+    for there in (with_part("other"), fake_config(model=str(tmp_path / "own"))):
+        with pytest.raises(ConfigError, match="are different checkpoints"):
+            join(there)
 
 
 def test_a_machine_of_another_key_is_turned_away_and_told(checkpoint: str, port: int) -> None:

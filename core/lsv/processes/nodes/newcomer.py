@@ -13,7 +13,7 @@ from lsv.errors import ConfigError
 from lsv.version import __version__
 
 _OWN = frozenset(
-    {"model", "tokenizer", "generation", "kv_scales", "served_names", "reasons", "options", "device", "nodes"}
+    {"model", "parts", "tokenizer", "generation", "kv_scales", "served_names", "reasons", "options", "device", "nodes"}
     | {"max_queue", "traces", "topology", "replica_nodes"}
 )
 """Fields that a machine may have its own values for: where its files are, its devices and its plugins' settings; and
@@ -36,7 +36,7 @@ def describe(config: EngineConfig) -> dict[str, Any]:
     return {
         "version": __version__,
         "config": msgspec.msgpack.encode(config),
-        "checkpoint": name_checkpoint(Path(config.model)),
+        "checkpoint": name_checkpoint(config),
     }
 
 
@@ -45,7 +45,7 @@ class Likeness:
 
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
-        self._checkpoint = name_checkpoint(Path(config.model))
+        self._checkpoint = name_checkpoint(config)
 
     def read(self, newcomer: Newcomer) -> EngineConfig:
         """The configuration there. Raises ``ConfigError`` with what has to be equal and is not."""
@@ -64,12 +64,16 @@ class Likeness:
         return config
 
 
-def name_checkpoint(folder: Path) -> str:
-    """What tells checkpoints apart without reading them: config.json, and the sizes of the files of weights."""
-    config = folder / "config.json"
-    sizes = sorted(file.stat().st_size for file in folder.glob("*") if file.suffix in _WEIGHTS)
-    content = config.read_bytes() if config.is_file() else b""
-    return hashlib.sha256(content + repr(sizes).encode()).hexdigest()[:16]
+def name_checkpoint(config: EngineConfig) -> str:
+    """What tells checkpoints apart without reading them: config.json, and the sizes of the files of weights, of the
+    model and of its parts.
+    """
+    digest = hashlib.sha256()
+    for folder in map(Path, (config.model, *(part.folder for part in config.parts if part.folder))):
+        file = folder / "config.json"
+        sizes = sorted(file.stat().st_size for file in folder.glob("*") if file.suffix in _WEIGHTS)
+        digest.update((file.read_bytes() if file.is_file() else b"") + repr(sizes).encode())
+    return digest.hexdigest()[:16]
 
 
 def differences(mine: EngineConfig, theirs: EngineConfig) -> list[str]:

@@ -33,6 +33,7 @@ from lsv.worker.load.bound import Bound, bind
 from lsv.worker.load.cut import cut
 from lsv.worker.load.declared import Declared, declare
 from lsv.worker.load.fit import measure_fit, plan_fit
+from lsv.worker.load.parts import with_parts
 from lsv.worker.load.streamed import stream_layers
 
 
@@ -121,25 +122,35 @@ def _source(
 
 
 def open_source(config: EngineConfig, declared: Declared, catalog: Catalog) -> CheckpointSource:
-    """The source ``load_format`` asks for: ``dummy``, an offered format by name, or ``auto``."""
+    """The checkpoint, and those of the model's parts, in the format that ``load_format`` asks for."""
     if config.load_format == "dummy":
         return DummySource(declared.slots, config.seed)
+
+    def open_folder(folder: str) -> CheckpointSource:
+        return _open_folder(folder, config, declared, catalog)
+
+    own = open_folder(config.model)
+    return with_parts(own, config, declared, open_folder) if config.parts else own
+
+
+def _open_folder(folder: str, config: EngineConfig, declared: Declared, catalog: Catalog) -> CheckpointSource:
+    """The source of one checkpoint: of an offered format by name, or ``auto``."""
     if config.load_format == "auto":
-        offers = [offer for offer in catalog.offers(CheckpointOffer) if offer.recognises(config.model)]
+        offers = [offer for offer in catalog.offers(CheckpointOffer) if offer.recognises(folder)]
         if len(offers) > 1:
             names = ", ".join(offer.name for offer in offers)
-            raise ConfigError(f"more than one format recognises {config.model}: {names}; choose with --load-format")
+            raise ConfigError(f"more than one format recognises {folder}: {names}; choose with --load-format")
         if not offers:
-            return _own_source(Path(config.model), declared)
-        return catalog.load(offers[0])(config.model)  # type: ignore[no-any-return]
+            return _own_source(Path(folder), declared)
+        return catalog.load(offers[0])(folder)  # type: ignore[no-any-return]
     if config.load_format == "safetensors":
-        return SafetensorsSource(Path(config.model))
+        return SafetensorsSource(Path(folder))
     if config.load_format == "sharded_state":
-        return ShardedSource(Path(config.model), declared.slots, **config.loader)
+        return ShardedSource(Path(folder), declared.slots, **config.loader)
     if config.load_format == "pt":
-        return PickledSource(Path(config.model))
+        return PickledSource(Path(folder))
     offer = catalog.find(CheckpointOffer, config.load_format)
-    return catalog.load(offer)(config.model)  # type: ignore[no-any-return]
+    return catalog.load(offer)(folder)  # type: ignore[no-any-return]
 
 
 def _own_source(folder: Path, declared: Declared) -> CheckpointSource:

@@ -54,7 +54,7 @@ def save_sharded_state(
     """Write the weights of each of the configuration's ranks, in its dtype, and copy everything else of the checkpoint.
 
     Nothing is computed and no device is needed. Returns the files of weights. Raises ``ConfigError`` for weights that
-    are quantised or stack experts, and for a folder that is the checkpoint's own.
+    are quantised, stack experts or lie in several checkpoints, and for a folder that is the checkpoint's own.
     """
     folder = Path(config.model)
     if config.adapters is not None:
@@ -64,6 +64,11 @@ def save_sharded_state(
             f"only plain weights are saved by rank, and these are {config.quantization}: weight formats are read from "
             "their own checkpoints, or made of plain ones while these are loaded",
             param="quantization",
+        )
+    if elsewhere := [part.folder for part in config.parts if part.folder]:
+        raise ConfigError(
+            f"only one checkpoint is saved by rank, and this model is also read from {', '.join(elsewhere)}",
+            param="model",
         )
     if path.resolve() == folder.resolve():
         raise ConfigError(f"{path} is the checkpoint itself: name another folder", param="output")

@@ -43,6 +43,7 @@ def _with_checkpoint(config: EngineConfig, model: DraftModel) -> EngineConfig:
     return msgspec.structs.replace(
         config,
         model=model.folder,
+        parts=(),
         architecture=model.architecture,
         model_offer=model.offer or config.model_offer,
         quantization=model.quantization,

@@ -6,37 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from lsv.weights.checkpoint import CheckpointSource, TensorInfo, read_region
+from lsv.weights.checkpoint import CheckpointSource, JoinedSource, TensorInfo, read_region
 from lsv.weights.regions import Region
 
 EMBED, HEAD = "embed_tokens.weight", "lm_head.weight"
 
 
-class Shared:
+class Shared(JoinedSource):
     """``own`` tensors, renamed, and those of ``other`` that go by the common names, where ``own`` has none such."""
 
     def __init__(self, own: CheckpointSource, rename: Callable[[str], str], other: CheckpointSource) -> None:
-        self._sources = (own, other)
-        self._places = {rename(name): (own, name) for name in own.tensors()}
+        places = {rename(name): (own, name) for name in own.tensors()}
         for name, also in ((EMBED, ()), (HEAD, (EMBED,))):
-            if name not in self._places and (found := _find(other, (name, *also))):
-                self._places[name] = (other, found)
-        self._infos = {name: source.tensors()[theirs] for name, (source, theirs) in self._places.items()}
-
-    def tensors(self) -> Mapping[str, TensorInfo]:
-        return self._infos
-
-    def read(self, name: str, first: int, last: int) -> torch.Tensor:
-        source, theirs = self._places[name]
-        return source.read(theirs, first, last)
-
-    def read_region(self, name: str, region: Region) -> torch.Tensor:
-        source, theirs = self._places[name]
-        return read_region(source, theirs, region)
-
-    def close(self) -> None:
-        for source in self._sources:
-            source.close()
+            if name not in places and (found := _find(other, (name, *also))):
+                places[name] = (other, found)
+        super().__init__((own, other), places)
 
 
 class WithAliases:
