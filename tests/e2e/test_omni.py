@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import base64
 import io
-import wave
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import openai
 import pytest
 from PIL import Image
 
 from lsv.testing.tiny import tiny
 
-from .conftest import Server
+from .conftest import Server, beep
 
 pytestmark = pytest.mark.slow
 
@@ -40,15 +38,6 @@ def picture(*colour: int) -> dict[str, Any]:
     file = io.BytesIO()
     Image.new("RGB", (48, 32), colour).save(file, "PNG")
     return {"type": "image_url", "image_url": {"url": url(file.getvalue(), "image/png")}}
-
-
-def beep(hertz: int) -> bytes:
-    samples = (8000 * np.sin(2 * np.pi * hertz * np.arange(16000) / 16000)).astype(np.int16)
-    file = io.BytesIO()
-    with wave.open(file, "wb") as out:
-        out.setparams((1, 2, 16000, 0, "NONE", "not compressed"))
-        out.writeframes(samples.tobytes())
-    return file.getvalue()
 
 
 def linked(hertz: int) -> dict[str, Any]:

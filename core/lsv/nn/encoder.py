@@ -91,21 +91,23 @@ class SelfAttention(nn.Module):
         self.out = Column.even(w, (out,), size, size, bias=out not in unbiased)
         self.norms = None if norms is None else nn.ModuleList(norms)
 
-    def forward(self, x: torch.Tensor, runs: Runs, rotate: Rotate | None = None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, runs: Runs, rotate: Rotate | None = None, *, unseen: int = 0) -> torch.Tensor:
+        """The last ``unseen`` tokens, of a span that is the only one of its run, attend and are not attended to."""
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(-3)
         if self.norms is not None:
             q, k = (norm(heads.flatten(1)).view_as(heads) for norm, heads in zip(self.norms, (q, k), strict=True))
         if rotate is not None:
             q, k = rotate(q), rotate(k)
+        k, v = (heads[: len(x) - unseen] for heads in (k, v))
         return self.out(attend(q, k, v, runs).flatten(1))  # type: ignore[no-any-return]
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, runs: Runs) -> torch.Tensor:
-    """q, k and v [T, heads, dim] -> [T, heads, dim], each span on its own."""
+    """q, k and v [T, heads, dim] -> [T, heads, dim], each span on its own; k and v may end within the last one."""
     attended, start = [], 0
     for spans, length in runs:
         stop = start + spans * length
-        queries, keys, values = (x[start:stop].reshape(spans, length, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
+        queries, keys, values = (x[start:stop].reshape(spans, -1, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
         seen = functional.scaled_dot_product_attention(queries, keys, values)
         attended.append(seen.transpose(1, 2).flatten(0, 1))
         start = stop

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,12 +116,12 @@ def _keys(family: str, seeing: Seeing | None, shape: Mapping[str, Any]) -> Mappi
     return {**keys, "vision_config": vision} if vision else keys
 
 
-def write_tokenizer(path: Path, seeing: Seeing | None = None) -> None:
-    """tokenizer.json and its settings."""
+def write_tokenizer(path: Path, seeing: Seeing | None = None, more: Sequence[str] = ()) -> None:
+    """tokenizer.json and its settings; ``more`` are special tokens behind the others."""
     from tokenizers import AddedToken
 
     tokenizer = bytes_tokenizer()
-    specials = ("<bos>", "<eos>", "<pad>", *(seeing.specials if seeing else ()))
+    specials = ("<bos>", "<eos>", "<pad>", *(seeing.specials if seeing else ()), *more)
     tokenizer.add_special_tokens([AddedToken(name, special=True) for name in specials])
     tokenizer.save(str(path / "tokenizer.json"))
     settings = {

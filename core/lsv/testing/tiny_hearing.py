@@ -1,4 +1,4 @@
-"""A tiny Whisper checkpoint with random weights, and the files that published ones have beside theirs."""
+"""Tiny checkpoints of Whisper and Ultravox with random weights, and the files that published ones have beside them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lsv.testing.tiny import BYTE_VOCABULARY, bytes_tokenizer, draw_weights
+from lsv.testing.tiny import BYTE_VOCABULARY, bytes_tokenizer, draw_weights, tiny, write_tokenizer
 
 LANGUAGES = ("en", "de")
 _FRAMES_A_SECOND = 50
@@ -60,6 +60,57 @@ def tiny_hearing(
     generation = _generation(ids, languages, config.max_target_positions)
     (path / "generation_config.json").write_text(json.dumps(generation))
     return path
+
+
+def tiny_ultravox(
+    path: str | Path, *, whole: bool = False, norm_mid: bool = True, seconds: int = 2, **shape: Any
+) -> Path:
+    """Write an Ultravox checkpoint to ``model`` in the folder ``path``, and return that: its projector, and the names
+    of its parts, Llama's checkpoint in ``text`` and Whisper's in ``audio`` beside it. ``whole`` has all in one.
+
+    It hears ``seconds`` at a time. Its tokenizer has Llama 3's reserved token for sounds, its template takes texts
+    alone. ``shape`` overrides keys of the config.
+    """
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    path = Path(path)
+    model, text, audio = (path / name for name in ("model", "text", "audio"))
+    model.mkdir(parents=True)
+    tiny("llama", text)
+    tiny_hearing(audio, seconds=seconds)
+    parts = {"text_model_id": str(text), "audio_model_id": str(audio)}
+    described = {
+        f"{kind}_config": json.loads((part / "config.json").read_text())
+        for kind, part in (("text", text), ("audio", audio))
+    }
+    config = {
+        "architectures": ["UltravoxModel"], "model_type": "ultravox", "torch_dtype": "float32", "stack_factor": 8,
+        "hidden_size": 96, "projector_act": "swiglu", "projector_ln_mid": norm_mid, "norm_init": 0.4,
+        "ignore_index": -100, "audio_token_index": 32000, "audio_latency_block_size": None, "initializer_range": 0.02,
+        "text_model_lora_config": {"r": 0, "lora_alpha": 8, "target_modules": ["k_proj"]}, "vocab_size": 320,
+        "audio_model_lora_config": {"r": 0, "lora_alpha": 8, "target_modules": ["k_proj"]},
+        "auto_map": {"AutoConfig": "ultravox_config.UltravoxConfig", "AutoModel": "ultravox_model.UltravoxModel"},
+        **(described if whole else parts), **shape,
+    }  # fmt: skip
+    (model / "config.json").write_text(json.dumps(config))
+    sizes = {"ln_pre": (512,), "linear_1": (96, 512), "linear_2": (64, 48)}
+    sizes |= {"ln_mid": (48,)} if norm_mid else {"ln_post": (64,)}
+    torch.manual_seed(1)
+    stored = {
+        f"multi_modal_projector.{name}.weight": torch.randn(size) * 0.2 + float(len(size) == 1)
+        for name, size in sizes.items()
+    }
+    if whole:
+        heard = load_file(audio / "model.safetensors")
+        stored |= {f"language_model.{name}": one for name, one in load_file(text / "model.safetensors").items()}
+        stored |= {
+            f"audio_tower.{name.removeprefix('model.encoder.')}": one
+            for name, one in heard.items() if name.startswith("model.encoder.")
+        }  # fmt: skip
+    save_file(stored, model / "model.safetensors")
+    write_tokenizer(model, more=("<|reserved_special_token_0|>",))
+    return model
 
 
 def _special_ids(languages: Sequence[str]) -> dict[str, int]:

@@ -24,21 +24,12 @@ from lsv.weights.place import Weights
 from lsv_models.clip import Tower, TowerConfig
 from lsv_models.llama import LlamaLayer
 from lsv_models.qwen2 import Qwen2Layer
+from lsv_models.senses.languages import LEFT_OUT
 
 _LANGUAGES: Mapping[str, Callable[[Weights, DecoderConfig, int, Rope], DecoderLayer]] = {
     "llama": LlamaLayer,
     "mistral": LlamaLayer,
     "qwen2": Qwen2Layer,
-}
-# what published files leave out: the sizes of Llama-7B and Mistral-7B
-_LLAMA: Mapping[str, Any] = {
-    "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
-    "vocab_size": 32000,
-}  # fmt: skip
-_LEFT_OUT: Mapping[str, Mapping[str, Any]] = {
-    "llama": _LLAMA,
-    "mistral": {**_LLAMA, "intermediate_size": 14336, "num_key_value_heads": 8, "sliding_window": 4096},
-    "qwen2": {},
 }
 # keys that only the processor reads, or that have no effect
 _PROCESSORS = ("image_seq_length", "ignore_index", "use_image_newline_parameter", "vocab_size")
@@ -195,7 +186,7 @@ def _read_language(keys: Keys) -> tuple[DecoderConfig, Callable[[Weights, Decode
     if not isinstance(kind, str) or kind not in _LANGUAGES:
         raise CheckpointError(f"config.json: language models are {', '.join(_LANGUAGES)}, got {kind!r:.100}")
     tied = keys.take("tie_word_embeddings", bool, False) or text.get("tie_word_embeddings")
-    own = Keys({**_LEFT_OUT[kind], **text, "tie_word_embeddings": tied})
+    own = Keys({**LEFT_OUT.get(kind, {}), **text, "tie_word_embeddings": tied})
     c = DecoderConfig.read(own)
     own.finish(f"the text_config of {kind}")
     return c, _LANGUAGES[kind]

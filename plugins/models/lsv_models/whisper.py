@@ -123,13 +123,14 @@ class TowerLayer(nn.Module):
         self.before_mlp = LayerNorm(w / "final_layer_norm", size, _EPS)
         self.mlp = FeedForward(w, ("fc1", "fc2"), (size, inner, size), activation)
 
-    def forward(self, x: torch.Tensor, runs: Runs) -> torch.Tensor:
-        x = x + self.attn(self.before_attn(x), runs)
+    def forward(self, x: torch.Tensor, runs: Runs, unseen: int = 0) -> torch.Tensor:
+        """``unseen`` is that of ``SelfAttention``."""
+        x = x + self.attn(self.before_attn(x), runs, unseen=unseen)
         return x + self.mlp(self.before_mlp(x))  # type: ignore[no-any-return]
 
 
 class Tower(Encoder):
-    """Takes ``features`` [bins, 2 * source], the log of a mel spectrogram: [source, hidden]."""
+    """Takes ``features`` [bins, frames], the log of a mel spectrogram, of 2 * source frames: [source, hidden]."""
 
     def __init__(self, w: Weights, c: WhisperConfig) -> None:
         super().__init__()
@@ -142,7 +143,8 @@ class Tower(Encoder):
         self.norm = LayerNorm(w / "layer_norm", size, _EPS)
 
     def begin(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        return self.stem(inputs["features"][None])[0] + self.places  # type: ignore[no-any-return]
+        x = self.stem(inputs["features"][None])[0]
+        return x + self.places[: len(x)]  # type: ignore[no-any-return]
 
     def largest(self, most: int) -> Mapping[str, torch.Tensor]:
         return {"features": torch.zeros(self.bins, 2 * len(self.places))}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from lsv.errors import CheckpointError
 from lsv.nn.decoder import Decoder
@@ -10,6 +11,15 @@ from lsv.nn.keys import Keys
 from lsv.weights.naming import Prefixes
 from lsv.weights.place import Weights
 
+_LLAMA: Mapping[str, Any] = {
+    "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "vocab_size": 32000,
+}  # fmt: skip
+LEFT_OUT: Mapping[str, Mapping[str, Any]] = {
+    "llama": _LLAMA,
+    "mistral": {**_LLAMA, "intermediate_size": 14336, "num_key_value_heads": 8, "sliding_window": 4096},
+}
+"""What published files may leave out of such an object, by its ``model_type``: the sizes of Llama-7B and Mistral-7B."""
 _HEAD = r"^lm_head\.weight$"
 """What a tied model ignores."""
 

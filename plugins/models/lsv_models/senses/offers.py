@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lsv.offers import ModelOffer
+from lsv.offers import ModelOffer, ModelPart
 
 _SEEING = ("text", "image")
 _WATCHING = (*_SEEING, "video")
@@ -41,6 +41,16 @@ OFFERS = (
         "lsv_models.senses.qwen2_5_omni:Qwen25Omni",
         modalities=(*_WATCHING, "audio"),
         note=_NO_SPEECH,
+    ),
+    ModelOffer(
+        "ultravox",
+        ("UltravoxModel",),
+        "lsv_models.senses.ultravox:ultravox",
+        modalities=("text", "audio"),
+        parts=(
+            ModelPart("text_model_id", "text_config", "language_model"),
+            ModelPart("audio_model_id", "audio_config", "audio_tower"),
+        ),
     ),
 )
 """Those that stand in files of their own are offered by ``lsv_models.plugin``, Gemma 3 with its family."""

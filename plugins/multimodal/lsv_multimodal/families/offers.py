@@ -70,6 +70,7 @@ OFFERS = (
         "qwen2_5_omni:OmniProcessor",
         "OmniPlacement",
     ),
+    _offer("ultravox", ("UltravoxModel",), ("audio",), "ultravox:UltravoxProcessor", "UltravoxPlacement"),
     _offer(
         "whisper",
         ("WhisperForConditionalGeneration",),

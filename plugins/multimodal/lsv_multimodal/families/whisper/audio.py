@@ -20,6 +20,8 @@ _WINDOW = 400
 """Samples of a frame."""
 HOP = 160
 """Samples from one frame to the next."""
+_AT_ONCE = 3000
+"""Frames of half a minute, whose spectra are in memory at a time."""
 _HIGHEST = 8000.0
 _QUIETEST = 1e-10
 _RANGE = 8.0
@@ -53,31 +55,42 @@ class WhisperProcessor:
 
     def process(self, content: Content, options: Mapping[str, Any]) -> Processed:
         check_options(options)
-        if not isinstance(content, Audio):
-            raise BadRequest("this model takes audio, no images and no video")
-        longest = 2 * self._source * HOP
-        if len(content.samples) > longest:
-            seconds = len(content.samples) / RATE
+        sound, longest = check_audio(content).samples, 2 * self._source * HOP
+        if len(sound) > longest:
+            seconds = len(sound) / RATE
             raise BadRequest(f"the audio lasts {seconds:.1f} s, and the model hears {longest / RATE:g} s at a time")
         samples = np.zeros(longest)
-        samples[: len(content.samples)] = content.samples
+        samples[: len(sound)] = sound
         features = log_mel(samples, self._filters)
         return Processed({"features": pack(features)}, (), 0, self._source, cross=True)
 
 
-def log_mel(samples: Floats, filters: Floats) -> npt.NDArray[np.float32]:
+def check_audio(content: Content) -> Audio:
+    """Raises ``BadRequest`` for what can't be heard."""
+    if not isinstance(content, Audio):
+        raise BadRequest("this model takes audio, no images and no video")
+    return content
+
+
+def log_mel(samples: npt.NDArray[np.floating[Any]], filters: Floats) -> npt.NDArray[np.float32]:
     """samples [n] -> float32 [bins, n / 160]: how loud each band of the mel scale is, from frame to frame.
 
     Logarithms of power to base 10, the loudest 8 powers of it, scaled to about -1 … 1.
     """
     mirrored = np.pad(samples, _WINDOW // 2, mode="reflect")
     frames = np.lib.stride_tricks.sliding_window_view(mirrored, _WINDOW)[: len(samples) : HOP]
-    window = np.hanning(_WINDOW + 1)[:-1]
-    power = np.abs(np.fft.rfft(frames * window)) ** 2
-    loud = np.log10(np.maximum(filters @ power.T, _QUIETEST))
+    pieces = (frames[first : first + _AT_ONCE] for first in range(0, len(frames), _AT_ONCE))
+    loud = np.concatenate([_loudness(piece, filters) for piece in pieces], axis=1)
     shaped = (np.maximum(loud, loud.max() - _RANGE) + 4.0) / 4.0
     features: npt.NDArray[np.float32] = shaped.astype(np.float32)
     return features
+
+
+def _loudness(frames: npt.NDArray[np.floating[Any]], filters: Floats) -> Floats:
+    """frames [n, samples] -> [bins, n], the logarithms of power."""
+    power = np.abs(np.fft.rfft(frames * np.hanning(_WINDOW + 1)[:-1])) ** 2
+    loud: Floats = np.log10(np.maximum(filters @ power.T, _QUIETEST))
+    return loud
 
 
 def mel_filters(bins: int) -> Floats:
