@@ -121,7 +121,8 @@ def _unicode(text: str) -> str:
 
 
 def _load(begin: Begin) -> Loaded:
-    from transformers import PreTrainedConfig, PreTrainedTokenizerBase  # noqa: F401 - before the process is confined
+    # before the process is confined; files about configs may define processors, too
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase, ProcessorMixin  # noqa: F401
 
     return Loaded(Code(begin).carry_out, readable=(begin.folder,))
 

@@ -77,7 +77,10 @@ class Words(PreTrainedTokenizerFast):
         super().__init__(tokenizer_object=backend, **{"eos_token": "world", **settings})
 """
 CONFIG = """
-from transformers import PretrainedConfig
+from transformers import PretrainedConfig, ProcessorMixin
+
+class Beside(ProcessorMixin):
+    pass
 
 class Renamed(PretrainedConfig):
     model_type = "renamed"
