@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -162,13 +163,22 @@ def _find_formats(source: str, content_format: ContentFormat) -> tuple[bool, boo
 
 
 def _flatten(parts: Sequence[Any]) -> str:
+    """One text of all parts. Where texts have marks of media in them, these are in their places already: as many parts
+    with the same mark add nothing, the last ones first.
+    """
+    read = [(part.get("text"), part.get("mark")) if isinstance(part, Mapping) else (part, None) for part in parts]
+    written = "\n".join(text for text, _ in read if isinstance(text, str))
+    there = Counter({mark: written.count(mark) for text, mark in read if text is None and mark})
     texts: list[str] = []
-    for part in parts:
-        text = part.get("text", part.get("mark")) if isinstance(part, Mapping) else part
-        if not isinstance(text, str):
+    for text, mark in reversed(read):
+        if text is None and there[mark] > 0:
+            there[mark] -= 1
+            continue
+        said = mark if text is None else text
+        if not isinstance(said, str):
             raise BadRequest("content: every part must be a text for this model's chat template", param="messages")
-        texts.append(text)
-    return "\n".join(texts)
+        texts.append(said)
+    return "\n".join(reversed(texts))
 
 
 class _Generation(Extension):

@@ -146,6 +146,25 @@ def test_parts_become_text_where_the_template_wants_text():
         letters(50).render_chat([{"role": "user", "content": [{"type": "image"}]}], template=CHATML)
 
 
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        (["I", "<image>what?"], "<image>what?"),
+        (["<image>what?", "I"], "<image>what?"),
+        (["I", "I", "one <image>, one <image>"], "one <image>, one <image>"),
+        (["I", "I", "<image>what?"], "<image>\n<image>what?"),
+        (["<image>what?", "I", "I"], "<image>what?\n<image>"),
+        (["I", "<image><image>"], "<image><image>"),
+        (["A", "I", "<image>what?"], "<audio>\n<image>what?"),
+    ],
+)
+def test_marks_that_a_text_has_are_not_written_again(parts: list[str], expected: str):
+    media = {"I": {"type": "image", "mark": "<image>"}, "A": {"type": "audio", "mark": "<audio>"}}
+    content = [media.get(part, {"type": "text", "text": part}) for part in parts]
+    rendered = letters(50).render_chat([{"role": "user", "content": content}], template="{{ messages[0].content }}")
+    assert rendered == expected
+
+
 def test_templates_that_refuse_or_fail():
     tokenizer = letters(50)
     with pytest.raises(BadRequest, match="no chat template"):
