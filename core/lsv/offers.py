@@ -158,10 +158,12 @@ class ModelOffer(msgspec.Struct, frozen=True):
     note: str = ""
     """What those who choose it should know; the log says it."""
     parts: tuple[ModelPart, ...] = ()
-    """What of it may lie in checkpoints of their own. A tensor that the model's own checkpoint has, too, is that one's.
-    """
+    """What of it may lie in checkpoints of their own. A tensor that the model's own has, too, is that one's."""
     further: str | None = None
     """Names the ``lsv.drafts.reader.StateReader`` of layers in the same checkpoint that predict further tokens."""
+    told_by: Mapping[str, str] = {}
+    """Other families' architectures that its checkpoints name, each with the key of config.json that only these have;
+    the first of ``architectures`` is meant then."""
 
 
 class ProcessorOffer(msgspec.Struct, frozen=True):

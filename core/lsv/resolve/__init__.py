@@ -166,16 +166,21 @@ def _choose_model(
     asked: str, checkpoint: Mapping[str, Any], folder: Path, catalog: Catalog, choices: Choices
 ) -> tuple[str, ModelOffer]:
     """The checkpoint's architecture, and what serves it."""
-    architecture = _architecture(checkpoint, folder)
+    architecture = _architecture(checkpoint, folder, catalog)
     model = find_offer(catalog, architecture, asked)
     note_model(checkpoint, architecture, model, choices, asked)
     return architecture, model
 
 
-def _architecture(checkpoint: Mapping[str, Any], folder: Path) -> str:
+def _architecture(checkpoint: Mapping[str, Any], folder: Path, catalog: Catalog) -> str:
+    """The first one that config.json names, or the one that is meant by it (``ModelOffer.told_by``)."""
     names = checkpoint.get("architectures")
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise ConfigError(f"{folder}/config.json names no architecture; add one with --hf-overrides", param="model")
+    for offer in catalog.offers(ModelOffer):
+        key = offer.told_by.get(names[0])
+        if key is not None and checkpoint.get(key):
+            return offer.architectures[0]
     return names[0]
 
 

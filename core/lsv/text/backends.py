@@ -16,6 +16,7 @@ from lsv.text.code_backend import Backend, open_backend
 from lsv.text.sentencepiece import find_model, read_tokenizer
 from lsv.text.tekken import FILE as TEKKEN
 from lsv.text.tekken import NAMED, read_tekken
+from lsv.text.tiktoken import read_tiktoken
 
 _SLOW_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt")
 
@@ -40,6 +41,9 @@ def find_backend(place: Path, settings: Mapping[str, Any], trust: Mode | None) -
     if place.is_file():
         return _from_tekken(place)
     folder, file, tekken = place, place / "tokenizer.json", place / TEKKEN
+    known = None if file.is_file() else read_tiktoken(folder, settings)
+    if known is not None:
+        return Found(known)
     code = None if file.is_file() else find_code(settings, "AutoTokenizer")
     if code is not None and trust is not None:
         return Found(*open_backend(folder, code, trust))

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer
 
 from lsv.errors import CheckpointError
-from lsv.text.spelling import ByteLevel
+from lsv.text.ranked import make_tokenizer
 
 FILE = "tekken.json"
 NAMED = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 _TEMPLATES = {version: f"mistral_{version}" for version in ("v7", "v11", "v13")}
-_MOST_BYTES = 1024
-"""Of a sequence. How it may be merged is tried at each of its bytes."""
 _MOST_SPECIALS = 1 << 16
 
 
@@ -78,24 +75,9 @@ def read_tekken(file: Path) -> tuple[Tokenizer, str]:
 
 def _build(file: _File) -> Tokenizer:
     specials = _list_specials(file)
-    ids, merges = _read_sequences(file, len(specials))
-    vocabulary = {**{one.token_str: one.rank for one in specials}, **ids}
-    if len(vocabulary) != len(specials) + len(ids):
-        raise ValueError("a special token is a sequence, too, or is there twice")
-    # a text's part that is a sequence is never taken apart, whether or not merges lead to it
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=True))
-    parts: list[Any] = [
-        pre_tokenizers.Split(Regex(file.config.pattern), "isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-    ]
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(parts)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_tokens([AddedToken(one.token_str, special=one.is_control, normalized=False) for one in specials])
-    first = NAMED["bos_token"]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=[first, "$A"], pair=[first, "$A", "$B:1"], special_tokens=[(first, vocabulary[first])]
-    )
-    return tokenizer
+    added = {one.rank: AddedToken(one.token_str, special=one.is_control, normalized=False) for one in specials}
+    sequences = _list_sequences(file, len(specials))
+    return make_tokenizer(sequences, len(specials), added, file.config.pattern, (NAMED["bos_token"],))
 
 
 def _list_specials(file: _File) -> list[_Special]:
@@ -109,24 +91,10 @@ def _list_specials(file: _File) -> list[_Special]:
     return [*listed, *(_Special(rank, f"<SPECIAL_{rank}>") for rank in range(len(listed), count))]
 
 
-def _read_sequences(file: _File, before: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Ids by the spelling of sequences, behind those ``before``; and the pairs that make them, lowest rank first."""
+def _list_sequences(file: _File, before: int) -> list[bytes]:
+    """By rank, those of the vocabulary that has so many special tokens ``before`` them."""
     count = file.config.default_vocab_size - before
     sequences = [one.token_bytes for one in file.vocab[: max(count, 0)]]
     if len(sequences) != count or any(one.rank != rank for rank, one in enumerate(file.vocab)):
         raise ValueError(f"it must have {count} sequences, their ranks from 0 on")
-    if max(map(len, sequences), default=0) > _MOST_BYTES:
-        raise ValueError("it has sequences that no model has")
-    spelling = ByteLevel()
-    ids = {spelling.write(content): before + rank for rank, content in enumerate(sequences)}
-    if len(ids) != count:
-        raise ValueError("a sequence is there twice")
-    merges: list[tuple[str, str]] = []
-    for piece in ids:
-        cuts = [
-            (left, right)
-            for place in range(1, len(piece))
-            if (right := piece[place:]) in ids and (left := piece[:place]) in ids
-        ]
-        merges += cuts if len(cuts) < 2 else sorted(cuts, key=lambda cut: (ids[cut[0]], ids[cut[1]]))
-    return ids, merges
+    return sequences

@@ -46,9 +46,20 @@ class VisionConfig:
 
     @classmethod
     def read(
-        cls, keys: Keys, *, size: str, inner: int, outputs: str, activation: str, layers: int = 32, heads: int = 16
+        cls,
+        keys: Keys,
+        *,
+        size: str,
+        inner: int,
+        outputs: str,
+        activation: str,
+        layers: int = 32,
+        heads: int = 16,
+        frames: int = 2,
     ) -> VisionConfig:
-        """Take what all families of the kind have; ``size`` and ``outputs`` are their names for these two."""
+        """Take what all families of the kind have; ``size`` and ``outputs`` are their names for these two, numbers are
+        what is meant where config.json leaves them out.
+        """
         keys.maybe("spatial_patch_size", int)
         rope = Keys(keys.take("rope_parameters", dict, {}))
         edge = keys.count("patch_size", 14)
@@ -59,7 +70,7 @@ class VisionConfig:
             outputs=keys.count(outputs),
             layers=keys.layers("depth", layers),
             heads=keys.count("num_heads", heads),
-            patch=(channels, keys.count("temporal_patch_size", 2), edge, edge),
+            patch=(channels, keys.count("temporal_patch_size", frames), edge, edge),
             merge=keys.count("spatial_merge_size", 2),
             activation=keys.take("hidden_act", str, activation),
             theta=rope.take("rope_theta", float, 10000.0),
@@ -98,9 +109,13 @@ class Qwen2VLEncoder(Encoder):
     def __init__(self, w: Weights, c: VisionConfig) -> None:
         super().__init__()
         self.c, self.parts = c, c.layers
-        self.patches = (w / "patch_embed" / "proj").take("weight", (c.size, *c.patch))
+        self.patches = self.take_patches(w / "patch_embed" / "proj", c)
         self.layers = nn.ModuleList(self.make_layer(w / "blocks" / i, c) for i in range(c.layers))
         self.before_merger, self.merger = self.make_merger(w, c)
+
+    def take_patches(self, w: Weights, c: VisionConfig) -> nn.Parameter:
+        """What makes a layer's input of a patch: [size, …], with as many numbers in all as a patch has."""
+        return w.take("weight", (c.size, *c.patch))
 
     def make_layer(self, w: Weights, c: VisionConfig) -> nn.Module:
         return VisionLayer(w, c)

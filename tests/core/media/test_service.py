@@ -103,7 +103,8 @@ def test_without_media_nothing_that_decodes_is_imported() -> None:
         "from lsv.media.service import open_service\n"
         "from lsv.testing.fakes.client import fake_config\n"
         "assert open_service(fake_config(architecture='None'), plugins.load().catalog, MediaOptions()) is None\n"
-        "light = ('lsv_multimodal', 'lsv_multimodal.plugin')\n"
+        "families = 'lsv_multimodal.families'\n"
+        "light = ('lsv_multimodal', 'lsv_multimodal.plugin', families, f'{families}.offers')\n"
         "heavy = ('torch', 'transformers', 'PIL', 'av', 'httpcore2')\n"
         "print([m for m in sys.modules if m in heavy or m.startswith('lsv_multimodal') and m not in light])"
     )

@@ -5,19 +5,17 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
-from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-import regex
 from tokenizers import Tokenizer as Fast
-from tokenizers import models, pre_tokenizers, trainers
+from tokenizers import models
 
 from lsv.errors import CheckpointError
-from lsv.text.spelling import ByteLevel
 from lsv.text.tokenizer import NoTokenizer, Tokenizer
+
+from .ranking import TEXTS, merge_by_rank, ranks
 
 PATTERN = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
@@ -36,24 +34,6 @@ CONVERSATION: list[dict[str, Any]] = [
     {"role": "assistant", "content": "Noon."},
     {"role": "user", "content": "Thanks."},
 ]  # fmt: skip
-TEXTS = (
-    "The cat sat on the mat, and then the other cats sat there, too.", "Grüße aus München, 12345 €!",
-    "  HTTPServer\r\n\r\n  def f(x):\n\treturn x/2  ", "日本語のテキスト、中文。", "\N{ROCKET}\N{ZERO WIDTH JOINER}",
-    "aaaaaaaaaaaaaaaaa thethethe", "", " ",
-)  # fmt: skip
-
-
-@cache
-def ranks() -> dict[bytes, int]:
-    """Single bytes, then what training on the texts merges."""
-    trained = Fast(models.BPE())
-    trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trained.train_from_iterator(
-        TEXTS * 3, trainers.BpeTrainer(vocab_size=420, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
-    )
-    pieces = sorted(trained.get_vocab().items(), key=lambda item: item[1])
-    merged = [ByteLevel().spell(piece) for piece, _ in pieces if len(piece) > 1]
-    return {content: rank for rank, content in enumerate([*(bytes([byte]) for byte in range(256)), *merged])}
 
 
 def content(**changes: Any) -> dict[str, Any]:
@@ -75,20 +55,8 @@ def write(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def merged_by_rank(text: str) -> list[int]:
-    """The neighbours that together have the lowest rank are merged, until there are none."""
-    found: list[int] = []
-    for part in regex.findall(PATTERN, text):
-        pieces = [bytes([byte]) for byte in part.encode()]
-        while len(pieces) > 1:
-            pairs = [ranks().get(one + other) for one, other in pairwise(pieces)]
-            best = min((rank for rank in pairs if rank is not None), default=None)
-            if best is None:
-                break
-            at = pairs.index(best)
-            pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
-        found += [ranks()[piece] + SPECIALS for piece in pieces]
-    return found
+def merged(text: str) -> list[int]:
+    return [rank + SPECIALS for rank in merge_by_rank(text, PATTERN)]
 
 
 @pytest.mark.row("F-003", "F-231")
@@ -96,7 +64,7 @@ def merged_by_rank(text: str) -> list[int]:
 def test_ids_are_those_of_merging_by_rank(tmp_path: Path, text: str) -> None:
     tokenizer = Tokenizer.load(write(tmp_path))
     ids = tokenizer.encode(text, add_special_tokens=False)
-    assert ids == merged_by_rank(text)
+    assert ids == merged(text)
     assert tokenizer.decode(ids) == text
     assert tokenizer.encode(text) == [1, *ids]
 
@@ -104,7 +72,7 @@ def test_ids_are_those_of_merging_by_rank(tmp_path: Path, text: str) -> None:
 def test_special_tokens_have_the_first_ids(tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(write(tmp_path))
     ids = tokenizer.encode("[INST]the cat[/INST]<SPECIAL_23></s>", add_special_tokens=False)
-    assert ids == [3, *merged_by_rank("the cat"), 4, 23, 2]
+    assert ids == [3, *merged("the cat"), 4, 23, 2]
     assert tokenizer.decode(ids) == "the cat"
     assert (tokenizer.bos_id, tokenizer.eos_ids, tokenizer.vocab_size) == (1, (2,), len(ranks()) + SPECIALS)
     names = [("<unk>", True), ("<s>", True), ("</s>", True), ("<pad>", True), ("[THINK]", False)]
@@ -155,7 +123,7 @@ def test_which_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"eos_token_id": 7}')
     assert Tokenizer.load(tmp_path).encode("the cat") == [0]
     named = Tokenizer.load(tmp_path / "tekken.json")
-    assert named.encode("the cat") == [1, *merged_by_rank("the cat")]
+    assert named.encode("the cat") == [1, *merged("the cat")]
     assert named.eos_ids == (2, 7)
     assert NoTokenizer(tmp_path / "tekken.json").eos_ids == (7,)
 

@@ -34,6 +34,14 @@ OFFERS = (
         stop_tokens=("<|im_end|>", "<|endoftext|>", "<|eot_id|>"),
     ),
     ModelOffer("phi3v", ("Phi3VForCausalLM",), "lsv_models.senses.phi3v:Phi3V", modalities=_SEEING),
+    ModelOffer("dots_ocr", ("DotsOCRForCausalLM",), "lsv_models.senses.dots_ocr:DotsOCR", modalities=_SEEING),
+    ModelOffer(
+        "glm4v_9b",
+        ("GLM4VForCausalLM",),
+        "lsv_models.senses.glm4v_9b:Glm4v9b",
+        told_by={"ChatGLMModel": "vision_config", "ChatGLMForConditionalGeneration": "vision_config"},
+        modalities=_SEEING,
+    ),
     ModelOffer("glm4v", ("Glm4vForConditionalGeneration",), "lsv_models.senses.glm4v:Glm4v", modalities=_WATCHING),
     ModelOffer(
         "qwen2_5_omni",

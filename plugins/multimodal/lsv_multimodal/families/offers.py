@@ -62,6 +62,8 @@ OFFERS = (
     ),
     _offer("phi3v", ("Phi3VForCausalLM",), _SEEING, "phi3v:Phi3VProcessor", "Phi3VPlacement"),
     _offer("minicpmv", ("MiniCPMV",), _WATCHING, "minicpmv:MiniCPMVProcessor", "MiniCPMVPlacement"),
+    _offer("dots_ocr", ("DotsOCRForCausalLM",), _SEEING, "dots_ocr:DotsOCRProcessor", "DotsOCRPlacement"),
+    _offer("glm4v_9b", ("GLM4VForCausalLM",), _SEEING, "glm4v_9b:Glm4v9bProcessor", "Glm4v9bPlacement"),
     _offer("glm4v", ("Glm4vForConditionalGeneration",), _WATCHING, "glm4v:Glm4vProcessor", "Glm4vPlacement"),
     _offer(
         "qwen2_5_omni",

@@ -104,18 +104,18 @@ def clip() -> Callable[..., Video]:
     return make
 
 
+def as_link(picture: Image) -> str:
+    """A data URL."""
+    file = io.BytesIO()
+    PilImage.fromarray(picture.pixels).save(file, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
 def sound(seed: int, seconds: float = 1.3) -> Audio:
     """A tone and some noise, the same for the same arguments."""
     noise, time = np.random.default_rng(seed), np.arange(int(seconds * RATE)) / RATE
     tone = 0.4 * np.sin(2 * np.pi * (180 + 90 * seed) * time * (1 + time / 4))
     return Audio((tone + noise.normal(0, 0.05, len(time))).astype(np.float32), RATE)
-
-
-def as_link(picture: Image) -> str:
-    """A picture as a data URL."""
-    file = io.BytesIO()
-    PilImage.fromarray(picture.pixels).save(file, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def read(media: Media, name: str) -> Any:
@@ -128,6 +128,18 @@ def patches(media: Media) -> Any:
     factor, offset = read(media, "levels")[:, :, None, None]
     pixels = read(media, "pixel_values") * factor - offset
     return np.repeat(pixels, 2 // pixels.shape[2], axis=2).reshape(len(pixels), -1).astype(np.float32)
+
+
+def parts_of(said: Sequence[str | dict[str, Any]]) -> list[dict[str, Any]]:
+    """The content of a message: texts, and parts that are given as they are."""
+    return [part if isinstance(part, dict) else {"type": "text", "text": part} for part in said]
+
+
+def check_embeddings(encoder: Any, shown: Mapping[int, Prompt], expected: Callable[[Media], torch.Tensor]) -> None:
+    """Those of all media of prompts."""
+    for placed in shown.values():
+        for media in placed.media:
+            torch.testing.assert_close(encode(encoder, media.inputs), expected(media), atol=1e-4, rtol=1e-4)
 
 
 class PicturesReference:

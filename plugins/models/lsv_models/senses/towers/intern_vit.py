@@ -19,6 +19,7 @@ from lsv.nn.keys import Keys
 from lsv.nn.mlp import FeedForward
 from lsv.nn.norm import LayerNorm, RMSNorm
 from lsv.weights.place import Weights
+from lsv_models.senses.towers.squares import SquareConfig
 
 _NORMS: Mapping[str, type[LayerNorm | RMSNorm]] = {"layer_norm": LayerNorm, "rms_norm": RMSNorm}
 # of a tower with experts, which no published one has
@@ -32,19 +33,10 @@ _BEGINNINGS = ("initializer_factor", "layer_scale_init_value", "projection_dropo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TowerConfig:
-    """The numbers of a tower. ``names`` are those of q, k and v, or one for all three."""
+class TowerConfig(SquareConfig):
+    """``names`` are those of q, k and v, or one for all three."""
 
-    hidden_size: int
-    intermediate_size: int
-    layers: int
-    heads: int
-    channels: int
-    image_size: int
-    patch_size: int
     norm: type[LayerNorm | RMSNorm]
-    norm_eps: float
-    activation: str
     bias: bool
     qk_norm: bool
     names: tuple[str, ...]
@@ -91,16 +83,6 @@ class TowerConfig:
         )
         keys.finish("InternViT")
         return found
-
-    @property
-    def side(self) -> int:
-        """Patches per row."""
-        return self.image_size // self.patch_size
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of an image: its patches behind one for its class."""
-        return self.side**2 + 1
 
 
 def _side(keys: Keys, name: str, default: int) -> int:
