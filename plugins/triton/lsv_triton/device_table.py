@@ -145,6 +145,11 @@ def float8_of() -> torch.dtype | None:
     return _FLOAT8.get(str(target.arch))
 
 
+def takes_ptx() -> bool:
+    """Whether kernels of the current device may hold NVIDIA's own instructions; interpreted ones may not."""
+    return not triton.knobs.runtime.interpret and triton.runtime.driver.active.get_current_target().backend == "cuda"
+
+
 def device_kind(name: str) -> str:
     """The kind of a device by the name its driver gives it; ``"default"`` for one that the table does not know."""
     return next((kind for pattern, kind in _KINDS if re.search(pattern, name)), "default")

@@ -26,7 +26,8 @@ from lsv_triton import device_table
 
 _POINTERS = {
     torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float8_e4m3fn: "*fp8e4nv",
-    torch.float8_e4m3fnuz: "*fp8e4b8", torch.int64: "*i64", torch.int32: "*i32", torch.int8: "*i8", torch.uint8: "*u8",
+    torch.float8_e4m3fnuz: "*fp8e4b8", torch.int64: "*i64", torch.int32: "*i32", torch.int16: "*i16", torch.int8: "*i8",
+    torch.uint8: "*u8",
 }  # fmt: skip
 _MATRIX = re.compile(r"wgmma\.mma_async\S*|mma\.sync\S*|tcgen05\.mma\S*")
 _CONVERSION = re.compile(r"\bcvt\.rn\.f(?:32|16)\.[us]\d+")
@@ -133,6 +134,7 @@ def main(arch: int, kind: str, wanted: list[str]) -> None:
     from lsv_triton.gemm.linear import TritonLinear
 
     weights.float8_of = lambda: torch.float8_e4m3fn if arch >= 89 else None
+    gemm.takes_ptx = lambda: True
 
     found: list[tuple[str, list[str], int]] = []
     target = GPUTarget("cuda", arch, 32)

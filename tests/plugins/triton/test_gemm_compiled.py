@@ -55,7 +55,7 @@ def test_codes_are_not_converted() -> None:
     ]
     conversions = {(one["layer"], one["rows"]): one["conversions"] for one in printed}
     assert conversions["w4", 1] == conversions["w4", 2048] == conversions["ordered", 1] == 0
-    assert conversions["w4 with offsets", 1] < 16, "zero points, one for a group's weights"
+    assert conversions["w4 with offsets", 1] <= 16, "zero points, one for a group's weights"
 
 
 @pytest.mark.slow

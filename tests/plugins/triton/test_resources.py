@@ -22,7 +22,7 @@ SHARED = {
 }  # fmt: skip
 """Bytes of shared memory that a program may have."""
 
-SPILLED = {"attend_tiles": 288, "multiply": 320, "multiply_integers": 16}
+SPILLED = {"attend_tiles": 288, "multiply": 544, "multiply_integers": 16}
 """Bytes of a thread's registers, of which it has 1020, that may lie in memory; in other kernels there are none."""
 
 RADEON = {"attend_tiles": 928, "multiply": 128, "multiply_integers": 640}

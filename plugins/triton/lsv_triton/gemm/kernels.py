@@ -14,9 +14,9 @@ from lsv_triton.gemm.tiles import decode, finish, name_rows, place_rows, place_w
 
 @triton.jit
 def _weights(
-    packed, half, k, block, n, scales, offsets, table, N, K, groups,
+    packed, quarter, k, block, n, scales, offsets, table, N, K, groups,
     VALUES: tl.constexpr, GROUP: tl.constexpr, FIRST: tl.constexpr, STEP: tl.constexpr,
-    HALVES: tl.constexpr, SPAN: tl.constexpr, EVEN: tl.constexpr,
+    CODES: tl.constexpr, SPAN: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """Weights [outputs, SPAN] of the inputs ``k``, the span number ``block``; 0 behind the last one. Without ``scales``
     they are what their codes mean.
@@ -25,8 +25,8 @@ def _weights(
         w = packed
     else:
         codes = packed
-        if HALVES == 2:
-            codes = packed >> 4 * half & 15
+        if CODES > 1:
+            codes = packed >> 4 * quarter & 15
         w = decode(codes, table, VALUES, FIRST, STEP)
         if GROUP > 0 and scales is not None:
             if GROUP % SPAN == 0:
@@ -42,18 +42,32 @@ def _weights(
 
 
 @triton.jit
-def _read_codes(packed, half, offsets, at, FIRST: tl.constexpr, DOT: tl.constexpr):
-    """Weights [outputs, SPAN] as whole numbers: codes of 4 bits from FIRST on, or from offsets int8 that are ``at``."""
-    first = tl.zeros_like(at).to(tl.float32) + FIRST
-    if offsets is not None:
-        first = tl.load(offsets + at).to(tl.float32)
-    return read_whole(packed >> 4 * half & 15, first[:, None], DOT)
+def _read_rows(at, order, k, K, EVEN: tl.constexpr, X_VALUES: tl.constexpr):
+    """The inputs ``k`` of rows, [SPAN, rows], in the order in which weights have them; 0 behind the last one."""
+    if order is not None:
+        k = tl.load(order + k, mask=k < K, other=K)
+    if EVEN:
+        rows = tl.load(at + k[:, None])
+    else:
+        rows = tl.load(at + k[:, None], mask=(k < K)[:, None], other=0.0)
+    if X_VALUES == "e4m3":
+        rows = decode(rows, None, X_VALUES, 0.0, 1.0)
+    return rows
 
 
 @triton.jit
-def _add_scaled(sums, w, rows, scales, row_scales, places, SPAN: tl.constexpr):
-    """``sums`` and the product of codes times their scales, pointers [outputs]; row_scales or None have ``places``."""
-    found = tl.dot(w, rows, tl.zeros_like(sums), input_precision="ieee", max_num_imprecise_acc=SPAN)
+def _read_first(offsets, at, FIRST: tl.constexpr):
+    """What code 0 is as a whole number, float32 [outputs]: the same everywhere, or of the offsets int8 at ``at``."""
+    if offsets is not None:
+        first = tl.load(offsets + at).to(tl.float32)
+    else:
+        first = tl.zeros_like(at).to(tl.float32) + FIRST
+    return first
+
+
+@triton.jit
+def _add_scaled(sums, found, scales, row_scales, places):
+    """``sums`` and a product times its scales, pointers [outputs]; row_scales or None have ``places``."""
     found *= tl.load(scales)[:, None]
     if row_scales is not None:
         found *= tl.load(row_scales + places)[None, :]
@@ -65,16 +79,16 @@ def multiply(
     x, weight, scales, offsets, table, order, bias, row_scales, out, tiles, pairs,
     M, N, K, columns, stored, groups, x_rows, x_stride, top,
     VALUES: tl.constexpr, X_VALUES: tl.constexpr, GROUP: tl.constexpr, FIRST: tl.constexpr, STEP: tl.constexpr,
-    HALVES: tl.constexpr, SPAN: tl.constexpr, EVEN: tl.constexpr, PART: tl.constexpr, SPLIT: tl.constexpr,
+    CODES: tl.constexpr, SPAN: tl.constexpr, EVEN: tl.constexpr, PART: tl.constexpr, SPLIT: tl.constexpr,
     WHOLE: tl.constexpr, LATE: tl.constexpr, TILE: tl.constexpr, ROUND: tl.constexpr, DOT: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    PTX: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """out [M, N] = x [M, K] @ weights [experts, N, K].T, by tiles of BLOCK_N outputs and BLOCK_M rows.
 
-    Weights lie in tiles of TILE outputs, ``stored`` of them and ``columns`` bytes each: see ``place_weights``. They are
-    rounded to ``ROUND``, and multiplied in ``DOT``. With ``SPLIT`` a program adds up one part and out is float32
+    Weights lie in tiles of TILE outputs, ``stored`` of them and ``columns`` elements each: see ``place_weights``. They
+    are rounded to ``ROUND``, and multiplied in ``DOT``. With ``SPLIT`` a program adds up one part and out is float32
     [parts, M, N]; see ``add_parts``. Rows of codes have ``row_scales`` [groups, x_rows]. Where codes are multiplied, as
-    with ``WHOLE`` and by rows of codes, the scales of groups are ``LATE``: they wait for the sums of SPAN inputs.
+    with ``WHOLE`` and by rows of codes, scales are ``LATE``: they wait for the sum of what a step has of their group.
     """
     expert, first, end = place_rows(tiles, M, BLOCK_M)
     if first >= end:
@@ -92,11 +106,13 @@ def multiply(
             order += expert * K
         if bias is not None:
             bias += expert * N
+    # spans of one step that share a scale
+    JOINED: tl.constexpr = 1 if not LATE or CODES == 1 or GROUP % (2 * SPAN) else 2 if GROUP % (CODES * SPAN) else CODES
     own = tl.where(n < N, n, 0)
     span = tl.arange(0, SPAN)
     rows_at = x + reads[None, :] * x_stride
     weights_at = weight + place_weights(n, N, columns, SPAN, TILE)
-    start, stop = 0, tl.cdiv(K, SPAN * HALVES)
+    start, stop = 0, tl.cdiv(K, SPAN * CODES)
     if SPLIT:
         start = tl.program_id(2) * PART
         stop = tl.minimum(start + PART, stop)
@@ -104,33 +120,31 @@ def multiply(
     for part in range(start, stop, PART):
         sums = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
         for step in range(part, tl.minimum(part + PART, stop)):
-            if EVEN or HALVES == 2:
+            if EVEN or CODES > 1:
                 packed = tl.load(weights_at + step * (SPAN * TILE))
             else:
                 packed = tl.load(weights_at + step * (SPAN * TILE), mask=(step * SPAN + span < K)[None, :], other=0.0)
-            for half in tl.static_range(HALVES):
-                block = step * HALVES + half
+            for quarter in tl.static_range(CODES):
+                block = step * CODES + quarter
                 k, group = block * SPAN + span, 0
                 if LATE:
                     group = tl.minimum(block * SPAN // GROUP, groups - 1)
+                if LATE and quarter % JOINED == 0:
+                    found = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
                 if WHOLE:
-                    w = _read_codes(packed, half, offsets, group * N + own, FIRST, DOT)
+                    if quarter % JOINED == 0:
+                        first_code = _read_first(offsets, group * N + own, FIRST)
+                    w = read_whole(packed, quarter, first_code[:, None], DOT, PTX)
                 else:
                     w = _weights(
-                        packed, half, k, block, own, None if LATE else scales, offsets, table, N, K, groups,
-                        VALUES, GROUP, FIRST, STEP, HALVES, SPAN, EVEN,
+                        packed, quarter, k, block, own, None if LATE else scales, offsets, table, N, K, groups,
+                        VALUES, GROUP, FIRST, STEP, CODES, SPAN, EVEN,
                     ).to(ROUND).to(DOT)  # fmt: skip
-                if order is not None:
-                    k = tl.load(order + k, mask=k < K, other=K)
-                if EVEN:
-                    rows = tl.load(rows_at + k[:, None])
-                else:
-                    rows = tl.load(rows_at + k[:, None], mask=(k < K)[:, None], other=0.0)
-                if X_VALUES == "e4m3":
-                    rows = decode(rows, table, X_VALUES, FIRST, STEP)
+                rows = _read_rows(rows_at, order, k, K, EVEN, X_VALUES)
                 if LATE:
-                    at, places = scales + group * N + own, group * x_rows + reads
-                    sums = _add_scaled(sums, w, rows.to(DOT), at, row_scales, places, SPAN)
+                    found = tl.dot(w, rows.to(DOT), found, input_precision="ieee", max_num_imprecise_acc=SPAN)
+                    if quarter % JOINED == JOINED - 1:
+                        sums = _add_scaled(sums, found, scales + group * N + own, row_scales, group * x_rows + reads)
                 else:
                     sums = tl.dot(w, rows.to(DOT), sums, input_precision="ieee", max_num_imprecise_acc=SPAN)
         total += sums

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from lsv_triton.device_table import launch
+from lsv_triton.device_table import launch, takes_ptx
 from lsv_triton.gemm.integers import multiply_integers
 from lsv_triton.gemm.kernels import add_parts, multiply
 from lsv_triton.gemm.rounding import round_rows
@@ -79,7 +79,7 @@ def float_product(
     common = launch("product", device)
     sizes = launch(f"product.{size_of(rows) if route is None else route.size}", device)
     block = sizes["rows"] if route is None else route.rows
-    step = weights.span * form.halves
+    step = weights.span * form.codes
     part = max(1, common["part"] // step)
     parts = triton.cdiv(triton.cdiv(weights.inputs, step), part)
     tiles = triton.cdiv(rows, block) if route is None else len(route.tiles)
@@ -94,14 +94,13 @@ def float_product(
     rounding = tl.float16 if codes else _FLOATS[x.dtype]
     multiply[tiles, columns, parts if split else 1](
         x, weights.weight, weights.scales, weights.firsts if weights.whole else weights.offsets,
-        weights.table, weights.order, weights.bias, row_scales,
-        into, None if route is None else route.tiles, None if route is None else route.pairs,
+        weights.table, weights.order, weights.bias, row_scales, into,
+        None if route is None else route.tiles, None if route is None else route.pairs,
         rows, weights.outputs, weights.inputs, *reversed(weights.weight.shape[1:]), weights.groups, len(x), x.stride(0),
         top,
         VALUES=form.values, X_VALUES="e4m3" if codes else "plain", GROUP=form.group, FIRST=form.first, STEP=form.step,
-        HALVES=form.halves, SPAN=weights.span, EVEN=weights.inputs % step == 0, PART=part, SPLIT=split,
-        WHOLE=weights.whole, LATE=late, TILE=weights.tile,
-        ROUND=rounding, DOT=_operand(rounding),
+        CODES=form.codes, SPAN=weights.span, EVEN=weights.inputs % step == 0, PART=part, SPLIT=split,
+        WHOLE=weights.whole, LATE=late, TILE=weights.tile, ROUND=rounding, DOT=_operand(rounding), PTX=takes_ptx(),
         BLOCK_M=block, BLOCK_N=outputs, num_warps=sizes.warps, num_stages=stages, enable_fp_fusion=False,
     )  # fmt: skip
     if split:

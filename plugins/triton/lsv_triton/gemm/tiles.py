@@ -69,17 +69,34 @@ def place_weights(n, N, columns, SPAN: tl.constexpr, TILE: tl.constexpr):
 
 
 @triton.jit
-def read_whole(codes, first, DOT: tl.constexpr):
-    """``codes + first`` for codes uint8 below 16 and whole numbers ``first`` float32 [outputs, 1], exact: in 16 bits a
-    code is put where a power of two has its last bits, and the power taken away.
+def read_whole(packed, quarter: tl.constexpr, first, DOT: tl.constexpr, PTX: tl.constexpr):
+    """``codes + first`` for one of four codes in packed int16 and whole numbers ``first`` float32 [outputs, 1], exact:
+    in 16 bits a code is put where a power of two has its last bits, and the power taken away.
     """
     if tl.bfloat16 == DOT:
-        values = (codes.to(tl.int16) | 0x4300).to(tl.bfloat16, bitcast=True) - (128 - first).to(DOT)
+        values = _place_codes(packed, quarter, 0x4300, tl.bfloat16, PTX) - (128 - first).to(DOT)
     elif tl.float16 == DOT:
-        values = (codes.to(tl.int16) | 0x6400).to(tl.float16, bitcast=True) - (1024 - first).to(DOT)
+        values = _place_codes(packed, quarter, 0x6400, tl.float16, PTX) - (1024 - first).to(DOT)
     else:
-        values = codes.to(tl.float32) + first
+        values = (packed >> 4 * quarter & 15).to(tl.float32) + first
     return values.to(DOT)
+
+
+@triton.jit
+def _place_codes(packed, quarter: tl.constexpr, POWER: tl.constexpr, DTYPE: tl.constexpr, PTX: tl.constexpr):
+    """A code in the last bits of a power of two. NVIDIA's compiler moves the bits of one number at a time, where two
+    lie in a register; with ``PTX`` they are moved together.
+    """
+    if PTX:
+        SHIFT: tl.constexpr = "0" if quarter == 0 else "4" if quarter == 1 else "8" if quarter == 2 else "12"
+        POWERS: tl.constexpr = "0x43004300" if POWER == 0x4300 else "0x64006400"
+        CODE: tl.constexpr = (
+            "{ .reg .b32 bits; shr.u32 bits, $1, " + SHIFT + "; lop3.b32 $0, bits, 0x000f000f, " + POWERS + ", 0xEA; }"
+        )
+        placed = tl.inline_asm_elementwise(CODE, "=r,r", [packed], DTYPE.value, True, 2)
+    else:
+        placed = (packed >> 4 * quarter & 15 | POWER).to(DTYPE, bitcast=True)
+    return placed
 
 
 @triton.jit

@@ -39,20 +39,20 @@ class Form:
     """What a kernel must know of weights when it is compiled.
 
     ``values`` says how codes are decoded: those that are evenly spaced are ``first + step * code``. ``group`` inputs
-    share a scale, 0 for all of them; ``halves`` is the number of codes in a byte.
+    share a scale, 0 for all of them; ``codes`` is how many an element of the packed weights holds.
     """
 
     values: Values = "plain"
     group: int = 0
     first: float = 0.0
     step: float = 1.0
-    halves: int = 1
+    codes: int = 1
 
     @classmethod
     def of(cls, layer: Any) -> Form:
         if layer.format == "coded":
             return cls.of_coding(layer.codebook, layer.layer.inputs)
-        return cls("even", layer.group, -8.0, 1.0, halves=2) if layer.format == "int4" else cls()
+        return cls("even", layer.group, -8.0, 1.0, codes=4) if layer.format == "int4" else cls()
 
     @classmethod
     def of_coding(cls, codebook: Codebook, inputs: int) -> Form:
@@ -61,16 +61,19 @@ class Form:
         first, second = codebook.table[:2]
         even = (first, second - first) if codebook.kind == "even" else (0.0, 1.0)
         values = "e2m1" if codebook.table == _E2M1 else _KINDS[codebook.kind]
-        return cls(values, group, *even, halves=2 if codebook.bits == 4 else 1)
+        return cls(values, group, *even, codes=4 if codebook.bits == 4 else 1)
 
     @property
     def whole(self) -> bool:
         """Whether codes are whole numbers of 4 bits, but for scales and offsets."""
-        whole = self.values == "even" and self.halves == 2 and self.step == 1 and self.first.is_integer()
+        whole = self.values == "even" and self.codes == 4 and self.step == 1 and self.first.is_integer()
         return whole and abs(self.first) <= _FARTHEST
 
     def span(self, wanted: int) -> int:
-        """Inputs of one step: as wanted, or fewer where small groups of a power of two would end inside."""
+        """Inputs that are multiplied at once: as wanted, half as many where a step has four times of them, or fewer
+        where small groups of a power of two would end inside.
+        """
+        wanted = wanted if self.codes == 1 else max(16, wanted // 2)
         small = 16 <= self.group < wanted and self.group & (self.group - 1) == 0
         return self.group if small else wanted
 
@@ -79,10 +82,11 @@ class Form:
 class Packed:
     """Weights of linear layers that are alike: one, or all experts of a layer.
 
-    weight [layers, N, columns], or in tiles of ``tile`` outputs [layers, N rounded up, columns], see ``in_tiles``;
+    weight [layers, N, columns], or int16 in tiles of ``tile`` outputs [layers, N rounded up, columns], see ``in_fours``
+    and ``in_tiles``;
     scales and offsets float32 [layers, groups, N], firsts int8 likewise; order int32 [layers, K], bias [layers, N];
     table float32 [codes]. ``firsts`` are what code 0 means in units of the scales, if that is a whole number.
-    A step of the kernel takes ``span`` inputs, for each half of a byte.
+    A step of the kernel takes ``span`` inputs for each code of an element.
     """
 
     form: Form
@@ -164,7 +168,7 @@ class Stack:
                 self._tensors["scales"][number] *= 2
         if not all(self._whole):
             tensors.pop("firsts", None)
-        tile = self._tile(device) if form.halves == 2 else 1
+        tile = self._tile(device) if form.codes == 4 else 1
         self._packed = Packed(form, self.outputs, self.inputs, span, **tensors, tile=tile)
 
     def tensors_of(self, number: int) -> dict[str, torch.Tensor]:
@@ -178,13 +182,13 @@ class Stack:
         return launch(f"{self.op}.few", device)["outputs"]
 
     def _take_tensor(self, name: str, number: int, layer: Any, held: str, span: int) -> None:
-        halves, numbers = name == "weight" and self._form.halves == 2, name in ("scales", "offsets")
-        if len(self._layers) == 1 and not halves and not numbers:
+        nibbles, numbers = name == "weight" and self._form.codes == 4, name in ("scales", "offsets")
+        if len(self._layers) == 1 and not nibbles and not numbers:
             self._tensors[name] = getattr(layer, held).detach()[None]
             return
         tensor = layer.release(held)
-        if halves:
-            tensor = in_tiles(in_halves(tensor, self.inputs, span), span, self._tile(tensor.device))
+        if nibbles:
+            tensor = in_tiles(in_fours(tensor, self.inputs, span), span, self._tile(tensor.device))
         elif numbers:
             tensor = tensor.reshape(self.outputs, -1).T
             if name == "offsets" and self._form.whole:
@@ -247,17 +251,19 @@ def why_not_rounded(spec: OpSpec) -> str | None:
     return missing
 
 
-def in_halves(pairs: torch.Tensor, inputs: int, span: int) -> torch.Tensor:
-    """Bytes of two neighbours each, uint8 [N, ceil(K / 2)] -> bytes that hold the codes of ``span`` inputs in their low
-    four bits and those of the next ``span`` in the others: uint8 [N, steps * span].
+def in_fours(pairs: torch.Tensor, inputs: int, span: int) -> torch.Tensor:
+    """Bytes of two neighbours each, uint8 [N, ceil(K / 2)] -> int16 [N, steps * span], whose elements hold codes of
+    inputs that are ``span`` apart, the first in the last four bits. Two of them fill a register of a GPU as two weights
+    of 16 bits do, so that codes become weights without a change of places.
     """
     codes = from_nibbles(pairs)[:, :inputs]
-    codes = functional.pad(codes, (0, -inputs % (2 * span))).view(len(pairs), -1, 2, span)
-    return torch.flatten(codes[:, :, 0] | codes[:, :, 1] << 4, start_dim=1)
+    codes = functional.pad(codes, (0, -inputs % (4 * span))).view(len(pairs), -1, 4, span)
+    low, high = codes[:, :, 0] | codes[:, :, 1] << 4, codes[:, :, 2] | codes[:, :, 3] << 4
+    return torch.stack((low, high), dim=-1).view(torch.int16).flatten(1)
 
 
 def in_tiles(rows: torch.Tensor, span: int, tile: int) -> torch.Tensor:
-    """uint8 [N, steps * span] -> [N rounded up to ``tile``, steps * span], where a step's bytes of ``tile`` outputs lie
+    """[N, steps * span] -> [N rounded up to ``tile``, steps * span], where a step's elements of ``tile`` outputs lie
     together, so that a product reads them in one piece.
     """
     rows = functional.pad(rows, (0, 0, 0, -len(rows) % tile))
