@@ -83,6 +83,7 @@ def check(case: tuple[Any, ...], device: torch.device) -> None:
     assert error <= TOLERANCE[dtype], f"{case}: {error:.1e}"
 
 
+@pytest.mark.row("F-431", "F-432")
 def test_codebooks(device: torch.device) -> None:
     """Every two values of different factors meet."""
     for case in cover_pairs(FACTORS):

@@ -78,6 +78,7 @@ def pair(name: str, dtype: torch.dtype, inputs: int, device: torch.device, *, bi
     return modules[0].linear, modules[1].linear
 
 
+@pytest.mark.row("F-434")
 @pytest.mark.parametrize(("inputs", "bias"), [(100, True), (256, False)])
 def test_integers(inputs: int, bias: bool, device: torch.device) -> None:
     """In float32 all is as exact as in the reference and in the same order, so every bit is the same."""
