@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Tokenizer
 
 from lsv.errors import BadRequest, CheckpointError
 from lsv.media.processor import Content, Processed
 from lsv.request.media import Media, Modality, Positions
 from lsv.resolve.locate import read_object
 from lsv_multimodal.families.image_processor import check_image, check_options, make_levels, pack
-from lsv_multimodal.families.named_tokens import named_tokens
+from lsv_multimodal.families.named_tokens import find_token, load_tokenizer
 
 _IMAGE = "<|image|>"
 _MARK = re.compile(r"<\|image(?:_([0-9]+))?\|>")
@@ -39,7 +38,7 @@ class Phi3VPlacement:
     placeholders: Mapping[Modality, int]
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
-        self.placeholders = {"image": _image_token(folder)}
+        self.placeholders = {"image": find_token(folder, _IMAGE)}
         self._begin, self._end = _read_frame(folder)
 
     def spell(self, text: str) -> str:
@@ -81,7 +80,7 @@ class Phi3VProcessor:
         vision = config.get("vision_config") or {}
         self._size = int(vision.get("image_size", 336))
         self._side = self._size // int(vision.get("patch_size", 14)) // 2
-        self._token = _image_token(folder)
+        self._token = find_token(folder, _IMAGE)
 
     def process(self, content: Content, options: Mapping[str, Any]) -> Processed:
         check_options(options, (_OPTION,))
@@ -131,22 +130,11 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _image_token(folder: Path) -> int:
-    """The token that stands for an embedding. Raises ``CheckpointError`` where the tokenizer has none."""
-    token = named_tokens(folder).get(_IMAGE)
-    if token is None:
-        raise CheckpointError(f"{folder}: the tokenizer has no token {_IMAGE}")
-    return token
-
-
 def _read_frame(folder: Path) -> tuple[str, str]:
     """The special tokens that the tokenizer puts before and behind a text, as a text.
 
     Raises ``CheckpointError`` where there is no tokenizer.json, which says it.
     """
-    file = folder / "tokenizer.json"
-    if not file.is_file():
-        raise CheckpointError(f"{folder} has no tokenizer.json, which says what stands around a text")
-    framed = Tokenizer.from_file(str(file)).encode("a")
+    framed = load_tokenizer(folder, "the texts between images").encode("a")
     inner = [place for place, special in enumerate(framed.special_tokens_mask) if not special]
     return "".join(framed.tokens[: inner[0]]), "".join(framed.tokens[inner[-1] + 1 :])
