@@ -126,11 +126,8 @@ def test_the_line_that_spreads_experts(start: Start) -> None:
         "moe-fp8",
         platform="cuda",
     )
-    assert (found.config.topology.tensor, found.config.topology.expert) == (8, 1)
-    told = {reason.name: reason.why for reason in found.config.reasons}
-    assert (
-        "platform cuda has kernels for experts that are cut and none for whole ones" in told["enable_expert_parallel"]
-    )
+    assert (found.config.topology.tensor, found.config.topology.expert) == (8, 8)
+    assert "enable_expert_parallel" not in {reason.name for reason in found.config.reasons}
 
 
 @pytest.mark.row("F-547", "F-546", "F-520", "F-422")
