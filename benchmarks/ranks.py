@@ -1,7 +1,7 @@
 """Ranks on one machine: what a sum between them takes; a model cut over two ranks beside one with as many threads; and
 its layers spread over two stages beside one rank with the threads of one of them.
 
-    python benchmarks/ranks.py [--shape qwen2.5-0.5b] [--streams 1,16] [--tokens 64] [--rounds 3]
+    python benchmarks/ranks.py [--shape qwen2.5-0.5b] [--streams 1,16] [--tokens 64] [--rounds 3] [--quantization int8]
 
 Sums are of bfloat16, through shared memory and through gloo's sockets by turns, in processes of one thread each. Of the
 model, both ways are measured by turns, in processes of their own. Only ratios of one run mean something.
@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--streams", type=lambda text: [int(part) for part in text.split(",")], default=[1, 16])
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quantization", help="the weights' format; bfloat16 without it")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         in_processes(2, time_sums, f"{folder}/meeting")
@@ -43,7 +44,7 @@ def main() -> None:
     rates: dict[tuple[int, str], list[float]] = {}
     for _ in range(options.rounds):
         for way in WAYS:
-            for streams, rate in in_process(measure_model, str(checkpoint), way, options.streams, options.tokens):
+            for streams, rate in in_process(measure_model, str(checkpoint), way, options):
                 rates.setdefault((streams, way), []).append(rate)
     for streams in options.streams:
         whole, cut, half, staged = (statistics.median(rates[streams, way]) for way in WAYS)
@@ -89,14 +90,15 @@ def time_sums(rank: int, address: str) -> None:
             print(f"sum of {shape}: shared memory {medians[0]:.0f} µs, sockets {medians[1]:.0f} µs", flush=True)
 
 
-def measure_model(checkpoint: str, way: str, streams: list[int], tokens: int) -> list[tuple[int, float]]:
-    """Tokens a second of as many streams, for each of ``streams``."""
+def measure_model(checkpoint: str, way: str, options: argparse.Namespace) -> list[tuple[int, float]]:
+    """Tokens a second of as many streams, for each number of them."""
     from lsv import LLM, SamplingParams
 
-    draw, found = random.Random(0), []
+    draw, found, tokens = random.Random(0), [], options.tokens
     params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
-    with LLM(checkpoint, skip_tokenizer_init=True, max_model_len=512, **WAYS[way]) as llm:
-        for count in [streams[0], *streams]:  # the first warms up
+    given = {"quantization": options.quantization, "max_model_len": 512, **WAYS[way]}
+    with LLM(checkpoint, skip_tokenizer_init=True, **given) as llm:
+        for count in [options.streams[0], *options.streams]:  # the first warms up
             prompts = [{"prompt_token_ids": draw.choices(range(1000), k=64)} for _ in range(count)]
             began = time.perf_counter()
             llm.generate(prompts, params, use_tqdm=False)
