@@ -30,14 +30,17 @@ class Encoder(nn.Module):
     parts: int
     """How many calls of ``advance`` an item takes."""
     width: int = 0
-    """The size of its embeddings; 0 is that of what the model norms last."""
+    """The numbers of each of its rows; 0 is as many as the model norms last."""
+    deeper: int = 0
+    """Behind how many of the first layers it adds something to its tokens (DeepStack, Meng et al. 2024). Its rows hold
+    that side by side: the embedding, what is added behind the first layer, behind the second, and so on."""
 
     def begin(self, inputs: Mapping[str, torch.Tensor]) -> Any:
         """The state that the first part works on; ``inputs`` are on the device."""
         raise NotImplementedError
 
     def advance(self, state: Any, part: int) -> Any:
-        """The state after ``part``, counted from 0; after the last one the embeddings [count, hidden]."""
+        """The state after ``part``, counted from 0; after the last one the rows [count, width]."""
         raise NotImplementedError
 
     def largest(self, most: int) -> Mapping[str, torch.Tensor] | None:
@@ -200,22 +203,28 @@ def _run_tapped(model: Model, x: torch.Tensor, step: Step, taps: Taps) -> tuple[
     """As ``_run_layers`` of all layers; keeps the states that are read between them."""
     begin, change = 0, None
     for place, end in enumerate(taps.layers):
-        x, change = _run_layers(model.layers[begin:end], x, step, change)
+        x, change = _run_layers(model.layers[begin:end], x, step, change, first=begin)
         begin, states = end, x if change is None else x + change
         taps.keep(place, model.norm(states) if end == len(model.layers) else states)
-    return _run_layers(model.layers[begin:], x, step, change)
+    return _run_layers(model.layers[begin:], x, step, change, first=begin)
 
 
 def _run_layers(
-    layers: nn.ModuleList, x: torch.Tensor, step: Step, change: torch.Tensor | None = None
+    layers: nn.ModuleList, x: torch.Tensor, step: Step, change: torch.Tensor | None = None, first: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The output of the last layer, and what is still to be added to it; ``change`` is that of the layers before."""
-    for layer in layers:
+    """The output of the last layer, and what is still to be added to it; ``change`` is that of the layers before, of
+    which there are ``first``.
+    """
+    deeper = 0 if step.media is None else len(step.media.deeper)
+    for number, layer in enumerate(layers, first):
         kernel = getattr(layer, "kernel", None)
         if isinstance(kernel, CarryingKernel):
             x, change = kernel.carry(x, change, step)
         else:
             x, change = layer(x if change is None else x + change, step), None
+        if number < deeper:
+            assert step.media is not None, "only media go deeper"
+            x = step.media.deepen(x, number)
     return x, change
 
 

@@ -18,6 +18,18 @@ class Embeddings:
     """int64 [M]: the indices of these tokens in the step."""
     rows: torch.Tensor
     """[M, hidden]: their embeddings."""
+    deeper: tuple[torch.Tensor, ...] = ()
+    """[M, hidden] each: what is added to the same tokens behind the first layer, behind the second, and so on."""
+
+    @classmethod
+    def cut(cls, places: torch.Tensor, rows: torch.Tensor, deeper: int) -> Embeddings:
+        """Of what an encoder makes, whose rows [M, (1 + deeper) * hidden] hold side by side what goes ``deeper``."""
+        first, *others = rows.chunk(1 + deeper, dim=1)
+        return cls(places, first, tuple(others))
+
+    def deepen(self, x: torch.Tensor, layer: int) -> torch.Tensor:
+        """The states [T, hidden] of all tokens behind a layer, with what is added there."""
+        return x.index_add(0, self.places, self.deeper[layer].to(x.dtype))
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,10 @@ class ShownSequences(Sequences):
                     places.append(torch.arange(first, stop) - start + offset)
                     found.append(self.seen[media.hash][first - media.start : stop - media.start])
             offset += count
-        return Embeddings(torch.cat(places), torch.cat(found)) if places else None
+        encoder = self.declared.model.encoder
+        if not places or encoder is None:
+            return None
+        return Embeddings.cut(torch.cat(places), torch.cat(found), encoder.deeper)
 
     def seen_items(self, rows: Rows) -> Items | None:
         if not self.declared.model.mutual:

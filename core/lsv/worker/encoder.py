@@ -92,7 +92,8 @@ class MediaEncoder:
                     places.append(torch.arange(first, end) + (last - stop + 1))
         if not rows:
             return None
-        return Embeddings(torch.cat(places).to(self._device), torch.cat(rows))
+        deeper = 0 if self._encoder is None else self._encoder.deeper
+        return Embeddings.cut(torch.cat(places).to(self._device), torch.cat(rows), deeper)
 
     def _advance(self, media: Media, piece: Encode) -> None:
         assert self._encoder is not None, "a plan encodes for a model without an encoder"

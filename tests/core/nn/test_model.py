@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 
 from lsv.nn.model import Model, run
-from lsv.nn.step import Step
+from lsv.nn.step import Embeddings, Step, Taps
 from lsv.ops import Bindable, CarryingKernel
 
 
@@ -60,3 +61,11 @@ def test_a_sum_is_left_to_the_next_kernel_that_takes_it(carrying: str, given: li
     step = Step(torch.tensor([3, 5]), torch.zeros(1, 2), nothing, (), None, torch.tensor([1]))
     assert run(model, step).tolist() == [[40.0]]
     assert kernel.given == given
+    # one token's row holds its embedding, and what is added behind two layers
+    media = Embeddings.cut(torch.tensor([1]), torch.tensor([[7.0, 1.0, 2.0]]), 2)
+    kernel.given.clear()
+    assert run(model, replace(step, media=media)).tolist() == [[((7 * 2 + 1) * 2 + 2) * 2.0]]
+    assert kernel.given == given
+    tapped = replace(step, media=media, taps=Taps((0, 1, 2)))
+    assert run(model, tapped).tolist() == [[64.0]]
+    assert tapped.taps.states.tolist() == [[3.0, 6.0, 12.0], [7.0, 15.0, 32.0]]

@@ -38,6 +38,8 @@ def cut(declared: Declared, stage: Stage, config: EngineConfig) -> None:
     first = sum(counts[: stage.number])
     log.info("stage %d of %d has %d of %d layers", stage.number + 1, stage.count, counts[stage.number], sum(counts))
     width = handed_on(model)
+    if model.encoder is not None and model.encoder.deeper > counts[0]:
+        raise _too_few(model.encoder.deeper, counts)
     if not stage.begins:
         model.receives = model.stream or (width, model_dtype(config.dtype))
     if model.encoder is not None:
@@ -65,6 +67,14 @@ def _check(model: Model, config: EngineConfig) -> None:
             "output of the layer before; spread it by --tensor-parallel-size instead",
             param="pipeline_parallel_size",
         )
+
+
+def _too_few(deeper: int, counts: tuple[int, ...]) -> ConfigError:
+    return ConfigError(
+        f"pipeline_parallel_size={len(counts)}: what is made of media is added behind each of the first {deeper} "
+        f"layers, and the first stage has {counts[0]}: give it more by --pipeline-layer-partition, or use fewer stages",
+        param="pipeline_parallel_size",
+    )
 
 
 def _balance(model: Model, stages: int) -> tuple[int, ...]:
