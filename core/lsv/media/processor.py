@@ -147,3 +147,11 @@ class Attended(Protocol):
 
     attended: bool
     """Always true."""
+
+
+@runtime_checkable
+class Widened(Protocol):
+    """What a ``Placement`` adds whose encoder makes rows wider than the states of the language model."""
+
+    width: int
+    """The numbers of each of the embeddings that a caller may give instead of an item."""

@@ -254,7 +254,7 @@ _NUMBERS = frozenset((
     "rope_theta",
 ))  # fmt: skip
 _LISTS = frozenset(("long_factor", "mrope_section", "short_factor"))
-_KNOWN = _NUMBERS | _LISTS | {"finetuned", "rope_type", "truncate", "type"}
+_KNOWN = _NUMBERS | _LISTS | {"finetuned", "mrope_interleaved", "rope_type", "truncate", "type"}
 _REQUIRED = {
     "linear": ("factor",),
     "dynamic": ("factor",),
@@ -268,6 +268,8 @@ class Rope(Bindable):
 
     op: ClassVar[str] = "rope"
     axes: ClassVar[int] = 1
+    interleaved: ClassVar[bool] = False
+    """Whether the pairs of several axes take turns, which ``mrope_interleaved`` must agree with where it is given."""
     row_invariant: ClassVar[bool] = True
     table: torch.Tensor
     """[max_len, 2 * rotary_dim]: by position the cosines of all features, then their sines, the first half of which is
@@ -275,6 +277,10 @@ class Rope(Bindable):
 
     def __init__(self, w: Weights, rope: RopeConfig, max_len: int) -> None:
         super().__init__()
+        if rope.parameters.get("mrope_interleaved", self.interleaved) != self.interleaved:
+            raise CheckpointError(
+                f"config.json: mrope_interleaved must be {str(self.interleaved).lower()} in models of this kind"
+            )
         self.rope, self.max_len, self.dtype, self.device = rope, max_len, w.dtype, w.device
 
     def spec(self) -> OpSpec:
@@ -334,10 +340,12 @@ class MRope(Rope):
 
     op: ClassVar[str] = "mrope"
     axes: ClassVar[int] = 3
+    usual: ClassVar[tuple[int, ...]] = (16, 24, 24)
+    """The sections where config.json has none."""
 
     def __init__(self, w: Weights, rope: RopeConfig, max_len: int) -> None:
         super().__init__(w, rope, max_len)
-        sections = rope.parameters.get("mrope_section") or (16, 24, 24)
+        sections = rope.parameters.get("mrope_section") or self.usual
         if len(sections) != self.axes or sum(sections) != rope.rotary_dim // 2:
             raise CheckpointError(
                 f"config.json: mrope_section must be {self.axes} numbers that add up to {rope.rotary_dim // 2}, "
@@ -351,6 +359,24 @@ class MRope(Rope):
         parts = self.table[positions].split_with_sizes(self.sections * 4, dim=-1)
         rows = torch.cat([part[number % self.axes] for number, part in enumerate(parts)], dim=-1)
         return self.rotate(heads, rows)
+
+
+class InterleavedMRope(MRope):
+    """Axes take turns (Qwen3-VL): of three pairs one rotates by time, one by height and one by width, the latter two as
+    long as their sections last, and all behind that by time.
+    """
+
+    op: ClassVar[str] = "mrope.interleaved"
+    interleaved: ClassVar[bool] = True
+    usual: ClassVar[tuple[int, ...]] = (24, 20, 20)
+
+    def reference(self, heads: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        by_axis = self.table[positions].view(*positions.shape, 4, -1)  # cosines and sines of both halves
+        rows = by_axis[0]
+        for axis in range(1, self.axes):
+            pairs = slice(axis, self.axes * self.sections[axis], self.axes)
+            rows[..., pairs] = by_axis[axis, ..., pairs]
+        return self.rotate(heads, rows.flatten(-2))
 
 
 class PairMRope(MRope, PairRope):

@@ -58,6 +58,13 @@ _QWEN: Mapping[str, Any] = {
         "image": "<|vision_start|><|image_pad|><|vision_end|>", "video": "<|vision_start|><|video_pad|><|vision_end|>",
     },
 }  # fmt: skip
+_DEEP = {
+    **_PATCHES, "depth": 3, "hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 48,
+    "num_position_embeddings": 36, "deepstack_visual_indexes": [0, 2],
+}  # fmt: skip
+_DEEP_PIXELS = {"patch_size": 4, "size": {"shortest_edge": 256, "longest_edge": 4096}}
+_TURNS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [3, 3, 2], "mrope_interleaved": True}
+_DEEP_TEXT = {"rope_parameters": _TURNS, "head_dim": 16, "num_hidden_layers": 3}
 _OMNI_MARKS = {
     "vision_start_token_id": 259, "vision_end_token_id": 260, "image_token_index": 261, "video_token_index": 262,
     "audio_start_token_id": 263, "audio_end_token_id": 264, "audio_token_index": 265,
@@ -107,6 +114,20 @@ SEEING: Mapping[str, Seeing] = {
             "position_id_per_seconds": 4, "seconds_per_chunk": 1, **_OMNI_MARKS,
         },
         "Qwen2VLImageProcessor", {"patch_size": 4, "min_pixels": 256, "max_pixels": 4096}, **_OMNI,
+    ),
+    "qwen3_vl": Seeing(
+        {"vision_config": _DEEP, **_PADS}, "Qwen2VLImageProcessor", _DEEP_PIXELS,
+        **{**_QWEN, "language": "qwen3_vl_text", "text": _DEEP_TEXT},
+    ),
+    "qwen3_vl_moe": Seeing(
+        {"vision_config": _DEEP, **_PADS}, "Qwen2VLImageProcessor", _DEEP_PIXELS,
+        **{
+            **_QWEN, "language": "qwen3_vl_moe_text",
+            "text": {
+                **_DEEP_TEXT, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+                "mlp_only_layers": [1],
+            },
+        },
     ),
     "qwen2_vl": Seeing(
         {"vision_config": {**_PATCHES, "embed_dim": 32, "hidden_size": 64, "mlp_ratio": 2}, **_PADS},

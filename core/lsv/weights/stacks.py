@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 import threading
@@ -36,6 +37,8 @@ class Stack:
     without experts, whose parts have no number in their names."""
     shares: tuple[int, ...] = ()
     """How the outputs are shared by fused parts, where not evenly."""
+    inputs: int | None = None
+    """How many inputs an expert has, where checkpoints differ in which axis is last."""
 
     def parts_of(self, whole: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """One expert's tensor, cut into its parts."""
@@ -46,6 +49,12 @@ class Stack:
             return tuple(whole[number::count].contiguous() for number in range(count))
         sizes = [share * len(whole) // sum(self.weights) for share in self.weights]
         return tuple(part.contiguous() for part in torch.split(whole, sizes))
+
+    def fitting(self, shape: tuple[int, ...]) -> Stack:
+        """The same, in the order that a tensor of such a shape has."""
+        if self.inputs is None or len(shape) != 3 or shape[1] == shape[2]:
+            return self
+        return dataclasses.replace(self, transposed=shape[1] == self.inputs)
 
     @property
     def ordered(self) -> bool:
@@ -93,7 +102,7 @@ class UnfoldedSource:
                 found = re.fullmatch(stack.name, name)
                 if found:
                     del self._infos[name]
-                    for part, place, shape in _unfold(stack, name, info.shape):
+                    for part, place, shape in _unfold(stack.fitting(info.shape), name, info.shape):
                         own = f"{found[1]}.{part}"
                         self._infos[own], self._places[own] = TensorInfo(shape, info.dtype), place
                     break

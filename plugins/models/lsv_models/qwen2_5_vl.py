@@ -129,5 +129,5 @@ def _cuts(length: int, window: int) -> Iterator[tuple[slice, int]]:
 
 
 class Qwen25VL(Qwen2VL):
-    def make_encoder(self, w: Weights, config: Mapping[str, Any]) -> nn.Module:
+    def make_encoder(self, w: Weights, config: Mapping[str, Any]) -> Qwen25VLEncoder:
         return Qwen25VLEncoder.read(w, config, "Qwen25VL")

@@ -21,7 +21,7 @@ from lsv.nn.keys import Keys
 from lsv.nn.mlp import FeedForward
 from lsv.nn.model import Encoder
 from lsv.nn.norm import LayerNorm
-from lsv.nn.rope import MRope
+from lsv.nn.rope import MRope, Rope
 from lsv.weights.place import Weights
 from lsv_models.qwen2 import Qwen2Layer
 
@@ -78,11 +78,14 @@ class VisionConfig:
 
 
 class VisionLayer(nn.Module):
+    names: ClassVar[tuple[str, str]] = ("fc1", "fc2")
+    """Those of the MLP's two layers."""
+
     def __init__(self, w: Weights, c: VisionConfig) -> None:
         super().__init__()
         self.before_attn, self.before_mlp = (LayerNorm(w / name, c.size, _EPS) for name in ("norm1", "norm2"))
         self.attn = SelfAttention(w / "attn", ("qkv",), "proj", c.size, c.heads)
-        self.mlp: nn.Module = FeedForward(w / "mlp", ("fc1", "fc2"), (c.size, c.inner, c.size), c.activation)
+        self.mlp: nn.Module = FeedForward(w / "mlp", self.names, (c.size, c.inner, c.size), c.activation)
 
     def forward(self, x: torch.Tensor, runs: Runs, rotate: Rotate) -> torch.Tensor:
         x = x + self.attn(self.before_attn(x), runs, rotate)
@@ -203,10 +206,13 @@ class Qwen2VL(Decoder):
             check_placeholder(name, keys.take(name, int, token), c.vocab_size)
         keys.finish(type(self).__name__)
         rope = self.rope(w, c.rope, max_len)
-        super().__init__(w, c, (self.layer(w / "model" / "layers" / i, c, i, rope) for i in range(c.layers)))
+        super().__init__(w, c, (self.make_layer(w / "model" / "layers" / i, c, i, rope) for i in range(c.layers)))
         self.encoder = vision
 
-    def make_encoder(self, w: Weights, config: Mapping[str, Any]) -> nn.Module:
+    def make_layer(self, w: Weights, c: DecoderConfig, layer: int, rope: Rope) -> DecoderLayer:
+        return self.layer(w, c, layer, rope)
+
+    def make_encoder(self, w: Weights, config: Mapping[str, Any]) -> Encoder:
         keys = Keys(config)
         inner = keys.take("mlp_ratio", int, 4) * keys.take("embed_dim", int, 1280)
         c = VisionConfig.read(keys, size="embed_dim", inner=inner, outputs="hidden_size", activation="quick_gelu")
@@ -217,9 +223,13 @@ class Qwen2VL(Decoder):
         """The language model's config: under ``text_config``, or in published files at the top level."""
         text = keys.maybe("text_config", dict)
         if text is None:
-            return DecoderConfig.read(keys, **self.defaults)
-        tied = keys.take("tie_word_embeddings", bool, False) or text.get("tie_word_embeddings")
+            return self.read_text(keys)
+        tied = keys.take("tie_word_embeddings", bool, bool(text.get("tie_word_embeddings")))
         own = Keys({**text, "tie_word_embeddings": tied})
-        c = DecoderConfig.read(own, **self.defaults)
+        c = self.read_text(own)
         own.finish(f"the text_config of {type(self).__name__}")
         return c
+
+    def read_text(self, keys: Keys) -> DecoderConfig:
+        """The numbers of the language model; a family that has keys of its own takes them here."""
+        return DecoderConfig.read(keys, **self.defaults)

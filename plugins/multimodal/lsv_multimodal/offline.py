@@ -20,7 +20,7 @@ from lsv.media.families import find_processor, load_placement
 from lsv.media.items import Encoded, Prepared
 from lsv.media.options import MODALITIES, MediaOptions
 from lsv.media.placement import marks_of, place, spell
-from lsv.media.processor import Attended, Content, Image, Marking, Processed, Video
+from lsv.media.processor import Attended, Content, Image, Marking, Processed, Video, Widened
 from lsv.plugins.catalog import Catalog
 from lsv.request.media import EMBEDDINGS, Array, Modality
 from lsv.request.prompt import Prompt
@@ -46,7 +46,8 @@ class InProcessMedia:
         self._preprocessor = Preprocessor(config, catalog, options.limits)
         checkpoint = read_config(Path(config.model), config.overrides)
         sizes = language_of(checkpoint)[1] or checkpoint
-        self._width = sizes.get("hidden_size", sizes.get("d_model"))
+        width = sizes.get("hidden_size", sizes.get("d_model"))
+        self._width = self._placement.width if isinstance(self._placement, Widened) else width
 
     @property
     def framed(self) -> bool:

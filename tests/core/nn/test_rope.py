@@ -5,7 +5,7 @@ import torch
 
 from lsv.errors import CheckpointError
 from lsv.nn.keys import Keys
-from lsv.nn.rope import MRope, Rope, frequencies, read_rope, read_ropes
+from lsv.nn.rope import InterleavedMRope, MRope, Rope, frequencies, read_rope, read_ropes
 from lsv.testing.tensors import place
 
 DIM, LENGTH = 32, 256
@@ -60,9 +60,9 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 
 
 def test_a_parameter_that_is_not_understood_is_refused():
-    parameters = {**YARN, "extrapolation_factor": 2.0, "mrope_interleaved": True}
+    parameters = {**YARN, "extrapolation_factor": 2.0, "mrope_sections": [1]}
     for style in ("new", "old"):
-        with pytest.raises(CheckpointError, match="not understood: extrapolation_factor, mrope_interleaved"):
+        with pytest.raises(CheckpointError, match="not understood: extrapolation_factor, mrope_sections"):
             read_rope(Keys(config(parameters, style)), DIM, 10000.0)
     read_rope(Keys(config({**YARN, "finetuned": True, "mrope_interleaved": False})), DIM, 10000.0)
 
@@ -184,6 +184,22 @@ def test_sections_turn_by_axes_of_their_own():
     expected = torch.cat([by_axis[n % 3].split((4, 6, 6) * 2, dim=-1)[n] for n in range(6)], dim=-1)
     torch.testing.assert_close(mixed(heads, places), expected)
     torch.testing.assert_close(mixed(heads, places[:1].expand(3, -1)), by_axis[0])
+
+
+def test_axes_take_turns_as_long_as_their_sections_last():
+    plain, mixed = filled_rope(Rope, {}), filled_rope(InterleavedMRope, {"mrope_section": [9, 4, 3]})
+    heads, places = torch.randn(5, 3, DIM), torch.tensor([[7, 8, 9, 9, 1], [0, 3, 5, 9, 1], [4, 4, 4, 9, 1]])
+    by_axis = [plain(heads, axis) for axis in places]
+    axes = [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 0, 0, 0, 0, 0] * 2
+    expected = torch.stack([by_axis[axis][..., feature] for feature, axis in enumerate(axes)], dim=-1)
+    torch.testing.assert_close(mixed(heads, places), expected)
+    torch.testing.assert_close(mixed(heads, places[:1].expand(3, -1)), by_axis[0])
+
+
+@pytest.mark.parametrize(("kind", "given"), [(Rope, True), (MRope, True), (InterleavedMRope, False)])
+def test_who_takes_turns_is_not_for_the_config_to_say(kind, given):
+    with pytest.raises(CheckpointError, match=f"mrope_interleaved must be {str(not given).lower()}"):
+        filled_rope(kind, {"mrope_section": [4, 6, 6], "mrope_interleaved": given})
 
 
 @pytest.mark.parametrize("sections", [[4, 6, 7], [16], None])

@@ -81,6 +81,20 @@ def test_pictures_are_seen_by_the_first_stage(family: str, mark: str, tmp_path: 
     check(tmp_path, prompts, max_model_len=128)
 
 
+def test_what_goes_deeper_needs_a_first_stage_as_deep(tmp_path: Path) -> None:
+    tiny("qwen3_vl", tmp_path, tokenizer=True)
+    prompts = [
+        {"prompt": "see <|image_pad|>?", "multi_modal_data": {"image": Image.new("RGB", (64, 64), colour)}}
+        for colour in ("red", "blue")
+    ]
+    expected = ask(tmp_path, prompts, max_model_len=256)
+    assert not is_alike(*expected)
+    found = ask(tmp_path, prompts, max_model_len=256, pipeline_parallel_size=2, pipeline_layer_partition="2,1")
+    assert all(is_alike(*both) for both in zip(found, expected, strict=True))
+    with pytest.raises(ConfigError, match="behind each of the first 2 layers, and the first stage has 1"):
+        ask(tmp_path, prompts, max_model_len=256, pipeline_parallel_size=2, pipeline_layer_partition="1,2")
+
+
 def test_pictures_are_attended_to_in_all_stages(tmp_path: Path) -> None:
     tiny("mllama", tmp_path, tokenizer=True)
     prompts: Any = [

@@ -95,6 +95,8 @@ STACKS = {
     "experts in rows": (Stack(r"(.*)\.x", PARTS, experts=3), (24, 5)),
     "uneven parts": (Stack(r"(.*)\.x", PARTS, experts=0, shares=(1, 3)), (16, 5)),
     "transposed": (Stack(r"(.*)\.x", PARTS, transposed=True), (3, 5, 8)),
+    "transposed as its shape says": (Stack(r"(.*)\.x", PARTS, inputs=5), (3, 5, 8)),
+    "in order as its shape says": (Stack(r"(.*)\.x", PARTS, transposed=True, inputs=5), (3, 8, 5)),
     "interleaved": (Stack(r"(.*)\.x", PARTS, interleaved=True), (3, 8, 5)),
 }
 
@@ -114,7 +116,7 @@ def test_regions_of_what_is_stacked(
             read.clear()
             found = read_region(source, part, region)
             assert torch.equal(found, plain.read(part, 0, info.shape[0])[region])
-            assert not stack.ordered or read.total() == found.nbytes
+            assert not stack.fitting(shape).ordered or read.total() == found.nbytes
     source.close()
 
 

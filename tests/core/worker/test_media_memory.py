@@ -27,7 +27,7 @@ from lsv.worker.load.peaks import encode_largest
 from lsv_cpu.platform import CpuDevice
 
 GIB = 1 << 30
-FAMILIES = ("llava", "llava_next", "qwen2_vl", "qwen2_5_vl", "whisper")
+FAMILIES = ("llava", "llava_next", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "whisper")
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from lsv.nn.rope import PairMRope
 from lsv.weights.place import Weights
 from lsv_models.qwen2_vl import Qwen2VL, Qwen2VLEncoder, VisionConfig, VisionState, patch_places
 from lsv_models.rms.glm import Glm4, Glm4Layer
+from lsv_models.senses.towers.places import sample_places
 
 _MERGER_EPS = 1e-5
 
@@ -111,11 +112,7 @@ class Glm4vEncoder(Qwen2VLEncoder):
         """The learned positions of a frame's patches, in between by bicubic interpolation: [patches, size]."""
         sizes = torch.tensor((height, width), device=self.places.device)
         spots = (patch_places(height, width, self.c.merge).to(sizes) + 0.5) / sizes * 2 - 1
-        table = self.places.float().T.unflatten(1, (self.c.side, self.c.side))
-        found = functional.grid_sample(
-            table[None], spots.flip(-1)[None, :, None], mode="bicubic", padding_mode="border", align_corners=False
-        )
-        return found[0, :, :, 0].T.to(self.places.dtype)
+        return sample_places(self.places, spots, "bicubic", corners=False)
 
     def merge(self, x: torch.Tensor) -> torch.Tensor:
         return self.merger(self.before_merger(x).unflatten(0, (-1, self.c.merge**2)))  # type: ignore[no-any-return]

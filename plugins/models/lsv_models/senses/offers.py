@@ -44,6 +44,18 @@ OFFERS = (
     ),
     ModelOffer("glm4v", ("Glm4vForConditionalGeneration",), "lsv_models.senses.glm4v:Glm4v", modalities=_WATCHING),
     ModelOffer(
+        "qwen3_vl",
+        ("Qwen3VLForConditionalGeneration",),
+        "lsv_models.senses.qwen3_vl:Qwen3VL",
+        modalities=_WATCHING,
+    ),
+    ModelOffer(
+        "qwen3_vl_moe",
+        ("Qwen3VLMoeForConditionalGeneration",),
+        "lsv_models.senses.qwen3_vl:Qwen3VLMoe",
+        modalities=_WATCHING,
+    ),
+    ModelOffer(
         "qwen2_5_omni",
         ("Qwen2_5OmniForConditionalGeneration", "Qwen2_5OmniModel", "Qwen2_5OmniThinkerForConditionalGeneration"),
         "lsv_models.senses.qwen2_5_omni:Qwen25Omni",

@@ -66,6 +66,13 @@ OFFERS = (
     _offer("glm4v_9b", ("GLM4VForCausalLM",), _SEEING, "glm4v_9b:Glm4v9bProcessor", "Glm4v9bPlacement"),
     _offer("glm4v", ("Glm4vForConditionalGeneration",), _WATCHING, "glm4v:Glm4vProcessor", "Glm4vPlacement"),
     _offer(
+        "qwen3_vl",
+        ("Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration"),
+        _WATCHING,
+        "qwen3_vl:Qwen3VLProcessor",
+        "Qwen3VLPlacement",
+    ),
+    _offer(
         "qwen2_5_omni",
         ("Qwen2_5OmniForConditionalGeneration", "Qwen2_5OmniModel", "Qwen2_5OmniThinkerForConditionalGeneration"),
         (*_WATCHING, "audio"),

@@ -34,6 +34,8 @@ from lsv_multimodal import plugin as processors
 from lsv_multimodal.families.qwen2_vl import read_array
 from lsv_multimodal.families.whisper.audio import RATE
 
+SMALL = {"min_pixels": 512, "max_pixels": 2048}
+
 
 @pytest.fixture(scope="session")
 def catalog() -> Catalog:
@@ -229,6 +231,56 @@ class GridReference:
                 ours = np.frombuffer(placed.positions.data, np.int32).reshape(3, -1)
                 assert ours.tolist() == theirs.tolist()
                 assert placed.positions.offset == offset <= 0
+
+
+def show_pairs(
+    shows: Shower, see: Callable[[str], list[int]], picture: Callable[..., Image], clip: Callable[..., Video]
+) -> dict[int, Prompt]:
+    """Mixed sizes, two pictures, text alone, a clip of pairs of frames and a picture, a slow clip; ``see`` gives the
+    tokens that stand for an item.
+    """
+    one, whole = see("image"), see("video")
+    return {
+        0: shows.place([*b"see", *one, *b"here"], [picture(60, 40)], **SMALL),
+        1: shows.place([*one, *one, *b"?"], [picture(28, 28), picture(20, 70, 1)], **SMALL),
+        2: shows.place([*b"nothing to see"], []),
+        3: shows.place([*whole, *b"and", *one], [clip(5, 40, 24), picture(24, 24)], **SMALL),
+        4: shows.place([*b"watch", *whole], [clip(4, 24, 32, fps=0.1)], **SMALL),
+    }
+
+
+class PairsReference(GridReference):
+    """The same of a family whose videos are pairs of frames, each in a place of its own."""
+
+    def positions(self, placed: Prompt) -> tuple[torch.Tensor, int]:
+        kinds = torch.zeros(len(placed.ids), dtype=torch.int)
+        for media in placed.media:
+            kinds[media.start : media.stop] = 1 if media.modality == "image" else 2
+        found, offset = self.model.model.get_rope_index(
+            input_ids=torch.tensor([placed.ids]),
+            mm_token_type_ids=kinds[None],
+            image_grid_thw=_grids(placed, "image"),
+            video_grid_thw=_grids(placed, "video"),
+        )
+        return found[:, 0], int(offset)
+
+
+def _grids(placed: Prompt, modality: str) -> torch.Tensor | None:
+    """Those of a clip's pairs of frames as so many clips of one pair: their tokens stand apart."""
+    found = [read(media, "grid") for media in placed.media if media.modality == modality]
+    return torch.tensor(np.array(found)) if found else None
+
+
+def check_pairs(placed: Prompt, made: Video) -> None:
+    """That a prompt's media are those of a clip of five frames, of 6 x 8 patches of 4 x 4."""
+    frames = [made.frames[index] for index in (0, 1, 2, 3, 4, 4)]
+    for number, media in enumerate(placed.media):
+        assert (media.modality, media.count, read(media, "grid").tolist()) == ("video", 12, [1, 6, 8])
+        pair = np.stack(frames[2 * number : 2 * number + 2]).transpose(0, 3, 1, 2)
+        # frames, channels, rows of merged patches, of patches, of pixels, and columns of these
+        cut = pair.reshape(2, 3, 3, 2, 4, 4, 2, 4).transpose(2, 5, 3, 6, 1, 0, 4, 7)
+        assert np.array_equal(read(media, "pixel_values"), cut.reshape(48, 3, 2, 16))
+    assert len({media.hash for media in placed.media}) == 3
 
 
 class Engine:

@@ -22,15 +22,14 @@ from lsv.testing.shown import check_shown
 from lsv.worker.load.declared import declare
 from lsv_multimodal.families.glm4v import fit
 
-from .conftest import GridReference, patches, read
+from .conftest import SMALL, PairsReference, check_pairs, patches, read, show_pairs
 
 FAMILY = "glm4v"
 START, END, IMAGE, VIDEO, VIDEO_STARTS, VIDEO_ENDS = range(259, 265)
-SMALL = {"min_pixels": 512, "max_pixels": 2048}
 
 
-def see(placeholder: int) -> list[int]:
-    return [START, IMAGE, END] if placeholder == IMAGE else [VIDEO_STARTS, VIDEO, VIDEO_ENDS]
+def see(modality: str) -> list[int]:
+    return [START, IMAGE, END] if modality == "image" else [VIDEO_STARTS, VIDEO, VIDEO_ENDS]
 
 
 @pytest.fixture(scope="session")
@@ -40,38 +39,15 @@ def folder(checkpoint: Callable[..., Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def prompts(folder: Path, shower: Any, picture: Any, clip: Any) -> dict[int, Prompt]:
-    """Mixed sizes, two pictures, text alone, a clip of pairs of frames and a picture."""
-    shows = shower(folder, FAMILY)
-    return {
-        0: shows.place([*b"see", *see(IMAGE), *b"here"], [picture(60, 40)], **SMALL),
-        1: shows.place([*see(IMAGE), *see(IMAGE), *b"?"], [picture(28, 28), picture(20, 70, 1)], **SMALL),
-        2: shows.place([*b"nothing to see"], []),
-        3: shows.place([*see(VIDEO), *b"and", *see(IMAGE)], [clip(5, 40, 24), picture(24, 24)], **SMALL),
-        4: shows.place([*b"watch", *see(VIDEO)], [clip(4, 24, 32, fps=0.1)], **SMALL),
-    }
+    return show_pairs(shower(folder, FAMILY), see, picture, clip)
 
 
-class Glm4vReference(GridReference):
-    def positions(self, placed: Prompt) -> tuple[torch.Tensor, int]:
-        kinds = torch.zeros(len(placed.ids), dtype=torch.int)
-        for media in placed.media:
-            kinds[media.start : media.stop] = 1 if media.modality == "image" else 2
-        found, offset = self.model.model.get_rope_index(
-            torch.tensor([placed.ids]), kinds[None], _grids(placed, "image"), _grids(placed, "video")
-        )
-        return found[:, 0], int(offset)
-
+class Glm4vReference(PairsReference):
     @torch.inference_mode()
     def embeddings(self, media: Any) -> torch.Tensor:
         pixels, grid = torch.from_numpy(patches(media)), torch.from_numpy(read(media, "grid"))[None]
         of = self.model.model.get_image_features if media.modality == "image" else self.model.model.get_video_features
         return of(pixels, grid).pooler_output[0]  # type: ignore[no-any-return]
-
-
-def _grids(placed: Prompt, modality: str) -> torch.Tensor | None:
-    """Those of a clip's pairs of frames as so many clips of one pair: their tokens stand apart."""
-    found = [read(media, "grid") for media in placed.media if media.modality == modality]
-    return torch.tensor(np.array(found)) if found else None
 
 
 @pytest.mark.row("F-661")
@@ -114,7 +90,7 @@ def test_clips_are_pairs_of_frames_with_their_seconds(folder: Path, shower: Any,
 
     shows = shower(folder, FAMILY)
     made: Video = clip(5, 32, 24, fps=0.05)
-    placed = shows.place(see(VIDEO), [made], min_pixels=6 * 768, max_pixels=6 * 1024)
+    placed = shows.place(see("video"), [made], min_pixels=6 * 768, max_pixels=6 * 1024)
     theirs: Any = SimpleNamespace(image_token="i", video_processor=SimpleNamespace(merge_size=2))
     theirs.replace_frame_token_id = lambda *given, **more: Glm4vProcessor.replace_frame_token_id(theirs, *given, **more)
     seen = {
@@ -125,14 +101,7 @@ def test_clips_are_pairs_of_frames_with_their_seconds(folder: Path, shower: Any,
     marks = {START: "<|begin_of_image|>", END: "<|end_of_image|>", IMAGE: "i"}
     assert "".join(marks.get(id) or chr(id) for id in placed.ids[1:-1]) == text
     assert text.endswith("80")
-    frames = [made.frames[index] for index in (0, 1, 2, 3, 4, 4)]
-    for number, media in enumerate(placed.media):
-        assert (media.modality, media.count, read(media, "grid").tolist()) == ("video", 12, [1, 6, 8])
-        pair = np.stack(frames[2 * number : 2 * number + 2]).transpose(0, 3, 1, 2)
-        # frames, channels, rows of merged patches, of patches, of pixels, and columns of these
-        cut = pair.reshape(2, 3, 3, 2, 4, 4, 2, 4).transpose(2, 5, 3, 6, 1, 0, 4, 7)
-        assert np.array_equal(read(media, "pixel_values"), cut.reshape(48, 3, 2, 16))
-    assert len({media.hash for media in placed.media}) == 3
+    check_pairs(placed, made)
 
 
 def test_embeddings_of_videos_are_refused(folder: Path, engine: Any) -> None:
@@ -207,7 +176,7 @@ def test_engine_in_chunks_with_prefixes_and_preemption(
     folder: Path, shower: Any, prompts: dict[int, Prompt], picture: Any, clip: Any, check_engine: Any
 ) -> None:
     shows = shower(folder, FAMILY)
-    shown = [*prompts.values(), shows.place([*b"see", *see(IMAGE), *b"here"], [picture(40, 60)], **SMALL)]
+    shown = [*prompts.values(), shows.place([*b"see", *see("image"), *b"here"], [picture(40, 60)], **SMALL)]
     roomy, expected = check_engine(folder, shown, 5, length=128, longest=256, step=16, tokens=24)
     assert expected[0] != expected[-1]
     clip_and_picture = {"video": (clip(5, 40, 24).frames, clip(5, 40, 24).times), "image": picture(24, 24).pixels}
