@@ -24,10 +24,9 @@ _BESIDE = ("projection_dim", "vocab_size", "dropout", "vision_use_head", "initia
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TowerConfig:
-    """The numbers of a tower. CLIP's has a class token before the patches, and a norm before its layers."""
+class SquareConfig:
+    """The numbers of a tower over a square, with a token for that before those of the patches."""
 
-    clip: bool
     hidden_size: int
     intermediate_size: int
     layers: int
@@ -37,6 +36,23 @@ class TowerConfig:
     patch_size: int
     norm_eps: float
     activation: str
+
+    @property
+    def side(self) -> int:
+        """Patches per row."""
+        return self.image_size // self.patch_size
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a square: its patches behind one for its class."""
+        return self.side**2 + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TowerConfig(SquareConfig):
+    """CLIP's has a class token before the patches, and a norm before its layers; SigLIP's has neither."""
+
+    clip: bool
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> TowerConfig:
@@ -62,11 +78,6 @@ class TowerConfig:
         )
         keys.finish(kind)
         return found
-
-    @property
-    def side(self) -> int:
-        """Patches per row."""
-        return self.image_size // self.patch_size
 
     @property
     def tokens(self) -> int:

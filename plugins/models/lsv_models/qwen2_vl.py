@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import nn
@@ -56,9 +56,10 @@ class VisionConfig:
         layers: int = 32,
         heads: int = 16,
         frames: int = 2,
-    ) -> VisionConfig:
+        **own: Any,
+    ) -> Self:
         """Take what all families of the kind have; ``size`` and ``outputs`` are their names for these two, numbers are
-        what is meant where config.json leaves them out.
+        what is meant where config.json leaves them out. ``own`` is what one has beside that.
         """
         keys.maybe("spatial_patch_size", int)
         rope = Keys(keys.take("rope_parameters", dict, {}))
@@ -74,6 +75,7 @@ class VisionConfig:
             merge=keys.count("spatial_merge_size", 2),
             activation=keys.take("hidden_act", str, activation),
             theta=rope.take("rope_theta", float, 10000.0),
+            **own,
         )
 
 

@@ -5,7 +5,6 @@ Source: the configurations and code that its checkpoints are published with (red
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +35,7 @@ class DotsVisionConfig(VisionConfig):
     def of(cls, config: Mapping[str, Any]) -> DotsVisionConfig:
         """``vision_config`` of a config.json. Raises ``CheckpointError``."""
         keys = Keys(config, _NAMES)
-        shared = VisionConfig.read(
+        found = cls.read(
             keys,
             size="embed_dim",
             inner=keys.count("intermediate_size", 4224),
@@ -45,9 +44,6 @@ class DotsVisionConfig(VisionConfig):
             layers=42,
             heads=12,
             frames=1,
-        )
-        found = cls(
-            **{field.name: getattr(shared, field.name) for field in dataclasses.fields(shared)},
             eps=keys.take("rms_norm_eps", float, 1e-5),
             bias=keys.take("use_bias", bool, False),
         )

@@ -41,12 +41,15 @@ class Glm4vVisionConfig(VisionConfig):
         """``vision_config`` of a config.json. Raises ``CheckpointError``."""
         keys = Keys(config)
         inner, outputs = keys.count("intermediate_size", 13696), "out_hidden_size"
-        shared = VisionConfig.read(
-            keys, size="hidden_size", inner=inner, outputs=outputs, activation="silu", layers=24, heads=12
-        )
-        found = cls(
-            **{field.name: getattr(shared, field.name) for field in dataclasses.fields(shared)},
-            side=keys.count("image_size", 336) // shared.patch[-1],
+        found = cls.read(
+            keys,
+            size="hidden_size",
+            inner=inner,
+            outputs=outputs,
+            activation="silu",
+            layers=24,
+            heads=12,
+            side=keys.count("image_size", 336) // keys.count("patch_size", 14),
             eps=keys.take("rms_norm_eps", float, 1e-5),
             bias=keys.take("attention_bias", bool, False),
         )

@@ -38,29 +38,27 @@ class DeepVisionConfig(VisionConfig):
     def of(cls, config: Mapping[str, Any], whose: str) -> DeepVisionConfig:
         """``vision_config`` of a config.json; ``whose`` names the model. Raises ``CheckpointError``."""
         keys = Keys(config)
-        shared = VisionConfig.read(
+        places = keys.count("num_position_embeddings", 2304)
+        deep = keys.take("deepstack_visual_indexes", list, [8, 16, 24])
+        found = cls.read(
             keys,
             size="hidden_size",
             inner=keys.count("intermediate_size", 4304),
             outputs="out_hidden_size",
             activation="gelu_pytorch_tanh",
             layers=27,
-        )
-        places = keys.count("num_position_embeddings", 2304)
-        deep = keys.take("deepstack_visual_indexes", list, [8, 16, 24])
-        keys.finish(f"{whose}'s vision_config")
-        if math.isqrt(places) ** 2 != places:
-            raise CheckpointError(f"config.json: num_position_embeddings must be those of a square, got {places}")
-        inside = all(type(layer) is int and 0 <= layer < shared.layers for layer in deep)
-        if not inside or any(first >= second for first, second in pairwise(deep)):
-            raise CheckpointError(
-                f"config.json: deepstack_visual_indexes must ascend and be below {shared.layers}, got {deep!r:.100}"
-            )
-        return cls(
-            **{field.name: getattr(shared, field.name) for field in dataclasses.fields(shared)},
             side=math.isqrt(places),
             deep=tuple(deep),
         )
+        keys.finish(f"{whose}'s vision_config")
+        if math.isqrt(places) ** 2 != places:
+            raise CheckpointError(f"config.json: num_position_embeddings must be those of a square, got {places}")
+        inside = all(type(layer) is int and 0 <= layer < found.layers for layer in deep)
+        if not inside or any(first >= second for first, second in pairwise(deep)):
+            raise CheckpointError(
+                f"config.json: deepstack_visual_indexes must ascend and be below {found.layers}, got {deep!r:.100}"
+            )
+        return found
 
 
 class DeepVisionLayer(VisionLayer):

@@ -16,7 +16,7 @@ from lsv.nn.keys import Keys
 from lsv.nn.mlp import FeedForward
 from lsv.nn.norm import LayerNorm
 from lsv.weights.place import Weights
-from lsv_models.senses.towers.squares import SquareConfig
+from lsv_models.clip import SquareConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from lsv.nn.keys import Keys
 from lsv.nn.mlp import FeedForward
 from lsv.nn.norm import LayerNorm, RMSNorm
 from lsv.weights.place import Weights
-from lsv_models.senses.towers.squares import SquareConfig
+from lsv_models.clip import SquareConfig
 
 _NORMS: Mapping[str, type[LayerNorm | RMSNorm]] = {"layer_norm": LayerNorm, "rms_norm": RMSNorm}
 # of a tower with experts, which no published one has
