@@ -134,7 +134,7 @@ def main(arch: int, kind: str, wanted: list[str]) -> None:
     from lsv_triton.gemm.linear import TritonLinear
 
     weights.float8_of = lambda: torch.float8_e4m3fn if arch >= 89 else None
-    gemm.takes_ptx = lambda: True
+    weights.takes_ptx = lambda: True
 
     found: list[tuple[str, list[str], int]] = []
     target = GPUTarget("cuda", arch, 32)

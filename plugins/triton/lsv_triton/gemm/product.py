@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from lsv_triton.device_table import launch, takes_ptx
+from lsv_triton.device_table import launch
 from lsv_triton.gemm.integers import multiply_integers
 from lsv_triton.gemm.kernels import add_parts, multiply
 from lsv_triton.gemm.rounding import round_rows
@@ -100,7 +100,7 @@ def float_product(
         top,
         VALUES=form.values, X_VALUES="e4m3" if codes else "plain", GROUP=form.group, FIRST=form.first, STEP=form.step,
         CODES=form.codes, SPAN=weights.span, EVEN=weights.inputs % step == 0, PART=part, SPLIT=split,
-        WHOLE=weights.whole, LATE=late, TILE=weights.tile, ROUND=rounding, DOT=_operand(rounding), PTX=takes_ptx(),
+        WHOLE=weights.whole, LATE=late, TILE=weights.tile, ROUND=rounding, DOT=_operand(rounding), PTX=weights.ptx,
         BLOCK_M=block, BLOCK_N=outputs, num_warps=sizes.warps, num_stages=stages, enable_fp_fusion=False,
     )  # fmt: skip
     if split:

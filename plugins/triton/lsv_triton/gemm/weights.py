@@ -15,7 +15,7 @@ from lsv.ops import Bindable
 from lsv.weights.codebook import ROUNDED, Codebook, from_nibbles
 from lsv.weights.quantizer import Linear
 from lsv_triton.availability import why_not_floats
-from lsv_triton.device_table import float8_of, launch
+from lsv_triton.device_table import float8_of, launch, takes_ptx
 
 Values = Literal["plain", "even", "float8", "e4m3", "e5m2", "e2m1", "table"]
 _KINDS: Mapping[str, Values] = {"even": "even", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "table": "table"}
@@ -86,7 +86,7 @@ class Packed:
     and ``in_tiles``;
     scales and offsets float32 [layers, groups, N], firsts int8 likewise; order int32 [layers, K], bias [layers, N];
     table float32 [codes]. ``firsts`` are what code 0 means in units of the scales, if that is a whole number.
-    A step of the kernel takes ``span`` inputs for each code of an element.
+    A step of the kernel takes ``span`` inputs for each code of an element; ``ptx`` is ``takes_ptx``.
     """
 
     form: Form
@@ -101,6 +101,7 @@ class Packed:
     table: torch.Tensor | None = None
     tile: int = 1
     firsts: torch.Tensor | None = None
+    ptx: bool = False
 
     @property
     def whole(self) -> bool:
@@ -169,7 +170,7 @@ class Stack:
         if not all(self._whole):
             tensors.pop("firsts", None)
         tile = self._tile(device) if form.codes == 4 else 1
-        self._packed = Packed(form, self.outputs, self.inputs, span, **tensors, tile=tile)
+        self._packed = Packed(form, self.outputs, self.inputs, span, **tensors, tile=tile, ptx=takes_ptx())
 
     def tensors_of(self, number: int) -> dict[str, torch.Tensor]:
         """What the product reads of one layer's weights, by name: places in the stack, not copies."""
