@@ -14,9 +14,11 @@ import torch
 from torch import nn
 
 from lsv.errors import CheckpointError
+from lsv.nn.config import DecoderConfig
 from lsv.nn.encoder import Rotate, Runs, SelfAttention
 from lsv.nn.keys import Keys
 from lsv.nn.mlp import GatedMLP
+from lsv.nn.model import Encoder
 from lsv.nn.norm import RMSNorm
 from lsv.weights.place import Weights
 from lsv_models.qwen2_vl import Qwen2VL, Qwen2VLEncoder, VisionConfig, VisionState, patch_places
@@ -129,5 +131,7 @@ def _cuts(length: int, window: int) -> Iterator[tuple[slice, int]]:
 
 
 class Qwen25VL(Qwen2VL):
-    def make_encoder(self, w: Weights, config: Mapping[str, Any]) -> Qwen25VLEncoder:
-        return Qwen25VLEncoder.read(w, config, "Qwen25VL")
+    tower: ClassVar[type[Qwen25VLEncoder]] = Qwen25VLEncoder
+
+    def make_encoder(self, w: Weights, keys: Keys, c: DecoderConfig) -> Encoder:
+        return self.tower.read(w / "visual", keys.take("vision_config", dict), type(self).__name__)

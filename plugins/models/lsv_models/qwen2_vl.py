@@ -202,24 +202,25 @@ class Qwen2VL(Decoder):
 
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
         keys = Keys(config)
-        vision = self.make_encoder(w.replicated() / "visual", keys.take("vision_config", dict))
         c = self.read_language(keys)
+        encoder = self.make_encoder(w.replicated(), keys, c)
         for name, token in self.tokens.items():
             check_placeholder(name, keys.take(name, int, token), c.vocab_size)
         keys.finish(type(self).__name__)
         rope = self.rope(w, c.rope, max_len)
         super().__init__(w, c, (self.make_layer(w / "model" / "layers" / i, c, i, rope) for i in range(c.layers)))
-        self.encoder = vision
+        self.encoder = encoder
 
     def make_layer(self, w: Weights, c: DecoderConfig, layer: int, rope: Rope) -> DecoderLayer:
         return self.layer(w, c, layer, rope)
 
-    def make_encoder(self, w: Weights, config: Mapping[str, Any]) -> Encoder:
-        keys = Keys(config)
-        inner = keys.take("mlp_ratio", int, 4) * keys.take("embed_dim", int, 1280)
-        c = VisionConfig.read(keys, size="embed_dim", inner=inner, outputs="hidden_size", activation="quick_gelu")
-        keys.finish("Qwen2VL's vision_config")
-        return Qwen2VLEncoder(w, c)
+    def make_encoder(self, w: Weights, keys: Keys, c: DecoderConfig) -> Encoder:
+        """What encodes media for a language model ``c``; ``keys`` are those of the whole config.json."""
+        own = Keys(keys.take("vision_config", dict))
+        inner = own.take("mlp_ratio", int, 4) * own.take("embed_dim", int, 1280)
+        vision = VisionConfig.read(own, size="embed_dim", inner=inner, outputs="hidden_size", activation="quick_gelu")
+        own.finish("Qwen2VL's vision_config")
+        return Qwen2VLEncoder(w / "visual", vision)
 
     def read_language(self, keys: Keys) -> DecoderConfig:
         """The language model's config: under ``text_config``, or in published files at the top level."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -115,11 +115,14 @@ class Stem(nn.Module):
 class TowerLayer(nn.Module):
     """x [T, size] -> [T, size]; ``sizes`` are those of a token and inside the MLP."""
 
+    out: ClassVar[str] = "o_proj"
+    unbiased: ClassVar[tuple[str, ...]] = _UNBIASED
+
     def __init__(self, w: Weights, sizes: tuple[int, int], heads: int, activation: str) -> None:
         super().__init__()
         size, inner = sizes
         self.before_attn = LayerNorm(w / "self_attn_layer_norm", size, _EPS)
-        self.attn = SelfAttention(w / "self_attn", _PROJECTIONS, "o_proj", size, heads, unbiased=_UNBIASED)
+        self.attn = SelfAttention(w / "self_attn", _PROJECTIONS, self.out, size, heads, unbiased=self.unbiased)
         self.before_mlp = LayerNorm(w / "final_layer_norm", size, _EPS)
         self.mlp = FeedForward(w, ("fc1", "fc2"), (size, inner, size), activation)
 

@@ -14,10 +14,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from lsv.nn.config import DecoderConfig
 from lsv.nn.encoder import Rotate, Runs, SelfAttention
 from lsv.nn.keys import Keys
 from lsv.nn.linear import Column
 from lsv.nn.mlp import GatedMLP
+from lsv.nn.model import Encoder
 from lsv.nn.norm import LayerNorm, RMSNorm
 from lsv.nn.rope import PairMRope
 from lsv.weights.place import Weights
@@ -127,5 +129,5 @@ class Glm4v(Qwen2VL):
     tokens = {"image_token_id": 151343, "video_token_id": 151344}
     defaults = {**Glm4.defaults, "head_dim": None, "norm_eps": 1e-5}
 
-    def make_encoder(self, w: Weights, config: Mapping[str, Any]) -> Glm4vEncoder:
-        return Glm4vEncoder(w, Glm4vVisionConfig.of(config))
+    def make_encoder(self, w: Weights, keys: Keys, c: DecoderConfig) -> Encoder:
+        return Glm4vEncoder(w / "visual", Glm4vVisionConfig.of(keys.take("vision_config", dict)))

@@ -58,7 +58,7 @@ OFFERS = (
     ModelOffer(
         "qwen2_5_omni",
         ("Qwen2_5OmniForConditionalGeneration", "Qwen2_5OmniModel", "Qwen2_5OmniThinkerForConditionalGeneration"),
-        "lsv_models.senses.qwen2_5_omni:Qwen25Omni",
+        "lsv_models.senses.omni.qwen2_5:Qwen25Omni",
         modalities=(*_WATCHING, "audio"),
         note=_NO_SPEECH,
     ),

@@ -13,6 +13,7 @@ from lsv.errors import CheckpointError
 from lsv.nn.config import DecoderConfig
 from lsv.nn.decoder import DecoderLayer
 from lsv.nn.keys import Keys
+from lsv.nn.model import Encoder
 from lsv.nn.rope import InterleavedMRope, Rope
 from lsv.weights.place import Weights
 from lsv.weights.stacks import Stack
@@ -23,21 +24,19 @@ from lsv_models.senses.towers.deepstack import DeepEncoder, DeepVisionConfig
 
 
 class Qwen3VL(Qwen2VL):
+    tower: ClassVar[type[DeepEncoder]] = DeepEncoder
     layer = Qwen3Layer
     rope = InterleavedMRope
     defaults: ClassVar[Mapping[str, Any]] = {"rope_theta": 5e5, "head_dim": 128, "first_window": 0}
 
-    def make_encoder(self, w: Weights, config: Mapping[str, Any]) -> DeepEncoder:
-        return DeepEncoder(w, DeepVisionConfig.of(config, type(self).__name__))
-
-    def read_language(self, keys: Keys) -> DecoderConfig:
-        c, vision = super().read_language(keys), DeepVisionConfig.of(keys.json["vision_config"], type(self).__name__)
+    def make_encoder(self, w: Weights, keys: Keys, c: DecoderConfig) -> Encoder:
+        vision = DeepVisionConfig.of(keys.take("vision_config", dict), type(self).__name__)
         if vision.outputs != c.hidden_size or len(vision.deep) > c.layers:
             raise CheckpointError(
                 f"config.json: the tower makes features of {vision.outputs} numbers for the first {len(vision.deep)} "
                 f"layers, but the language model has {c.layers} layers of {c.hidden_size}"
             )
-        return c
+        return self.tower(w / "visual", vision)
 
 
 class Qwen3VLMoe(Qwen3VL):

@@ -76,8 +76,8 @@ OFFERS = (
         "qwen2_5_omni",
         ("Qwen2_5OmniForConditionalGeneration", "Qwen2_5OmniModel", "Qwen2_5OmniThinkerForConditionalGeneration"),
         (*_WATCHING, "audio"),
-        "qwen2_5_omni:OmniProcessor",
-        "OmniPlacement",
+        "omni.qwen2_5:Qwen25OmniProcessor",
+        "Qwen25OmniPlacement",
     ),
     _offer("ultravox", ("UltravoxModel",), ("audio",), "ultravox:UltravoxProcessor", "UltravoxPlacement"),
     _offer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -102,6 +103,16 @@ def clip() -> Callable[..., Video]:
     def make(frames: int, width: int, height: int, fps: float = 2.0) -> Video:
         pixels = np.random.default_rng(frames).integers(0, 256, (frames, height, width, 3), np.uint8)
         return Video(pixels, (np.arange(frames) / fps).astype(np.float32))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def talkie(clip: Any) -> Callable[..., Video]:
+    """A clip with its sound."""
+
+    def make(frames: int, width: int, height: int, seconds: float, fps: float = 2.0) -> Video:
+        return dataclasses.replace(clip(frames, width, height, fps), sound=sound(frames, seconds))
 
     return make
 
@@ -231,6 +242,36 @@ class GridReference:
                 ours = np.frombuffer(placed.positions.data, np.int32).reshape(3, -1)
                 assert ours.tolist() == theirs.tolist()
                 assert placed.positions.offset == offset <= 0
+
+
+class DeepReference(GridReference):
+    """The same of a family whose embeddings have beside them what goes into the first layers."""
+
+    @torch.inference_mode()
+    def logits(self, number: int, ids: Sequence[int]) -> torch.Tensor:
+        placed, model = self.shown[number], self.model.model
+        x, mask = model.get_input_embeddings()(torch.tensor(ids)), torch.zeros(len(ids), dtype=torch.bool)
+        deeper = []
+        for media in placed.media:
+            first, *others = self.embeddings(media).split(x.shape[1], dim=1)
+            x[media.start : media.stop], mask[media.start : media.stop] = first, True
+            deeper.append(others)
+        places, offset = self.positions(placed)
+        behind = torch.arange(len(placed.ids), len(ids)).expand(3, -1) + offset
+        given: dict[str, Any] = {}
+        if deeper:
+            levels = [torch.cat(level) for level in zip(*deeper, strict=True)]
+            given = {"visual_pos_masks": mask[None], "deepstack_visual_embeds": levels}
+        states = model.language_model(
+            inputs_embeds=x[None], position_ids=torch.cat((places, behind), dim=1)[:, None], use_cache=False, **given
+        ).last_hidden_state
+        found: torch.Tensor = self.model.lm_head(states)[0]
+        return found
+
+
+def deep_features(made: Any) -> torch.Tensor:
+    """What transformers' tower makes of one image, with what goes deeper: [count, width]."""
+    return torch.cat([made.pooler_output[0], *(features[0] for features in made.deepstack_features)], dim=1)
 
 
 def show_pairs(

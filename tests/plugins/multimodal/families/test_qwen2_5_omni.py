@@ -6,19 +6,18 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from lsv import plugins
 from lsv.errors import BadRequest, CheckpointError
 from lsv.media.items import Encoded
 from lsv.media.options import Limits, MediaOptions
-from lsv.media.processor import SOUND, Video
+from lsv.media.processor import SOUND
 from lsv.processes.side.process import SideProcess
 from lsv.request.prompt import Prompt
 from lsv.testing.fakes.client import fake_config
@@ -27,40 +26,36 @@ from lsv.testing.shown import check_shown, encode
 from lsv.worker.load.declared import declare
 from lsv_multimodal.decoding.audio import decode_track
 from lsv_multimodal.decoding.video import decode_video
-from lsv_multimodal.families.qwen2_5_omni import Tempo
+from lsv_multimodal.families.omni.qwen2_5 import TurnTempo
 from lsv_multimodal.families.whisper.audio import RATE
 from lsv_multimodal.worker.messages import Init, Prepare
 from lsv_multimodal.worker.pool import media_worker
 
-from .conftest import GridReference, patches, read, sound
+from .conftest import read, sound
+from .omni import (
+    AUDIO,
+    BOTH,
+    HEAR,
+    IMAGE,
+    SMALL,
+    SOUND_ENDS,
+    SOUNDS,
+    VIDEO,
+    OmniReference,
+    check_films,
+    check_silent,
+    check_stored,
+    check_turns,
+    see,
+)
 
 FAMILY, OFFER = "qwen2_5_omni_thinker", "qwen2_5_omni"
-START, END, IMAGE, VIDEO, SOUNDS, SOUND_ENDS, AUDIO = range(259, 266)
-SMALL = {"min_pixels": 256, "max_pixels": 1024}
-BOTH = {**SMALL, SOUND: True}
 PER_SECOND, TURN = 4, 4
-
-
-def see(placeholder: int) -> list[int]:
-    return [START, placeholder, END]
-
-
-HEAR = [SOUNDS, AUDIO, SOUND_ENDS]
 
 
 @pytest.fixture(scope="session")
 def folder(checkpoint: Callable[..., Path]) -> Path:
     return checkpoint(FAMILY)
-
-
-@pytest.fixture(scope="session")
-def talkie(clip: Any) -> Callable[..., Video]:
-    """A clip with its sound."""
-
-    def make(frames: int, width: int, height: int, seconds: float, fps: float = 2.0) -> Video:
-        return dataclasses.replace(clip(frames, width, height, fps), sound=sound(frames, seconds))
-
-    return make
 
 
 @pytest.fixture(scope="session")
@@ -78,58 +73,6 @@ def prompts(folder: Path, shower: Any, picture: Any, clip: Any, talkie: Any) -> 
                        **BOTH),
         7: shows.place([*see(VIDEO), *see(VIDEO), *b"."], [talkie(2, 24, 24, 1.7), talkie(7, 40, 24, 2.0)], **BOTH),
     }  # fmt: skip
-
-
-class OmniReference(GridReference):
-    def given(self, placed: Prompt) -> dict[str, Any]:
-        """The media of a prompt as transformers takes them."""
-        sounds = [read(media, "features") for media in placed.media if "features" in media.inputs]
-        lengths = torch.tensor([sound.shape[1] for sound in sounds])
-        longest = int(lengths.max()) if sounds else 0
-        padded = [np.pad(sound, ((0, 0), (0, longest - sound.shape[1]))) for sound in sounds]
-        heard = {
-            "input_features": torch.tensor(np.array(padded)),
-            "feature_attention_mask": (torch.arange(longest) < lengths[:, None]).long(),
-        } if sounds else {}  # fmt: skip
-        seen: dict[str, Any] = {}
-        for kind, name in (("image", "pixel_values"), ("video", "pixel_values_videos")):
-            shown = [media for media in placed.media if media.modality == kind]
-            if shown:
-                seen[name] = torch.tensor(np.concatenate([patches(media) for media in shown]))
-                seen[f"{kind}_grid_thw"] = torch.tensor(np.array([read(media, "grid") for media in shown]))
-            if shown and kind == "video":
-                seen["video_second_per_grid"] = torch.tensor([float(read(media, "pace")[0]) for media in shown])
-        both = any("order" in media.inputs for media in placed.media)
-        return {**heard, **seen, "use_audio_in_video": both}
-
-    def positions(self, placed: Prompt) -> tuple[torch.Tensor, int]:
-        given, ids = self.given(placed), torch.tensor([placed.ids])
-        mask = given.get("feature_attention_mask")
-        found, offset = self.model.model.get_rope_index(
-            ids, given.get("image_grid_thw"), given.get("video_grid_thw"), torch.ones_like(ids),
-            given["use_audio_in_video"], None if mask is None else mask.sum(1), given.get("video_second_per_grid"),
-        )  # fmt: skip
-        return found[:, 0], int(offset)
-
-    @torch.inference_mode()
-    def embeddings(self, media: Any) -> torch.Tensor:
-        parts = []
-        if "pixel_values" in media.inputs:
-            grid = torch.from_numpy(read(media, "grid"))[None]
-            parts.append(self.model.model.get_image_features(torch.from_numpy(patches(media)), grid).pooler_output[0])
-        if "features" in media.inputs:
-            features = torch.from_numpy(read(media, "features"))[None]
-            mask = torch.ones(1, features.shape[2], dtype=torch.long)
-            parts.append(self.model.model.get_audio_features(features, mask).last_hidden_state)
-        rows = torch.cat(parts)
-        return rows[torch.from_numpy(read(media, "order"))] if "order" in media.inputs else rows
-
-    @torch.inference_mode()
-    def whole(self, placed: Prompt) -> torch.Tensor:
-        """The logits that transformers' own forward gives for a prompt and its media."""
-        ids = torch.tensor([placed.ids])
-        found = self.model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **self.given(placed))
-        return found.logits[0]  # type: ignore[no-any-return]
 
 
 @pytest.mark.row("F-667", "F-709")
@@ -161,40 +104,23 @@ def test_sounds_are_heard_as_transformers_hears_them(seconds: float, folder: Pat
 def test_what_is_seen_and_heard_takes_turns_as_in_transformers(talkie: Any, folder: Path, shower: Any) -> None:
     from transformers import Qwen2_5OmniProcessor
 
-    shows = shower(folder, OFFER)
-    theirs: Any = SimpleNamespace(
-        audio_bos_token="<", audio_eos_token=">", video_token="v", audio_token="a",
-        video_processor=SimpleNamespace(merge_size=2), get_chunked_index=lambda *given: cuts(None, *given),
-    )  # fmt: skip
-    cuts = Qwen2_5OmniProcessor.get_chunked_index
-    marks = {SOUNDS: "<", SOUND_ENDS: ">", VIDEO: "v", AUDIO: "a"}
+    tempo = {"position_id_per_seconds": PER_SECOND, "seconds_per_chunk": 1}
     for frames, seconds, fps in ((4, 1.9, 2.0), (8, 0.2, 1.0), (3, 2.0, 4.0), (6, 1.1, 3.0), (2, 0.03, 0.5)):
-        options = {"min_pixels": 1536, "max_pixels": 2048, SOUND: True}
-        placed = shows.place(see(VIDEO), [talkie(frames, 40, 56, seconds, fps)], **options)
-        (media,) = placed.media
-        seen = {"video_grid_thw": [read(media, "grid")], "video_second_per_grid": [2 / fps]}
-        heard = {"num_audio_tokens": [(read(media, "features").shape[1] + 1) // 4]}
-        text = Qwen2_5OmniProcessor.replace_video_with_audio_token(
-            theirs, seen, 0, heard, 0, position_id_per_seconds=PER_SECOND, seconds_per_chunk=1
-        )
-        assert "".join(marks[id] for id in placed.ids[1:-1]) == text
-        assert placed.ids[media.start - 1], placed.ids[media.stop] == (SOUNDS, SOUND_ENDS)
+        film = talkie(frames, 40, 56, seconds, fps)
+        check_turns(Qwen2_5OmniProcessor, shower(folder, OFFER), film, fps, **tempo)
 
 
 def test_in_a_gap_over_several_turns_each_ends_one_further_on() -> None:
-    turns = Tempo(25, 50).turns(np.array([0, 0, 120, 120, 130]), 60)
+    turns = TurnTempo(25, 50).turns(np.array([0, 0, 120, 120, 130]), 60)
     assert [turn.tolist() for turn in turns] == [[0, 1], [*range(5, 55)], [2], [*range(55, 65)], [3, 4]]
 
 
 def test_without_the_option_or_without_sound_a_clip_is_what_is_seen(
     folder: Path, shower: Any, talkie: Any, clip: Any
 ) -> None:
-    shows, silent = shower(folder, OFFER), clip(4, 40, 24)
-    plain = shows.place(see(VIDEO), [silent], **SMALL)
-    for content, options in ((talkie(4, 40, 24, 1.0), SMALL), (silent, BOTH), (talkie(4, 40, 24, 0.01), BOTH)):
-        made = shows.place(see(VIDEO), [content], **options)
-        assert (made.ids, made.positions) == (plain.ids, plain.positions)
-        assert made.media[0].inputs == plain.media[0].inputs
+    check_silent(
+        shower(folder, OFFER), clip(4, 40, 24), sounding=talkie(4, 40, 24, 1.0), hardly=talkie(4, 40, 24, 0.01)
+    )
 
 
 @pytest.mark.parametrize(
@@ -223,7 +149,6 @@ def test_checkpoints_of_the_whole_model_and_of_the_thinker(
     whole: bool, folder: Path, catalog: Any, tmp_path: Path
 ) -> None:
     """As published: a config of several parts, keys of a library's own, weights that speak."""
-    expected = load(engine_config(folder, OFFER), catalog).model.state_dict()
     thinker = json.loads((folder / "config.json").read_text())
     thinker["vision_config"] |= {"embed_dim": 32, "in_chans": 3, "tokens_per_second": 25, "spatial_patch_size": 4}
     for part in ("vision_config", "audio_config"):
@@ -240,11 +165,7 @@ def test_checkpoints_of_the_whole_model_and_of_the_thinker(
         }  # fmt: skip
         stored = {f"thinker.{name}": value for name, value in stored.items()}
         stored |= {f"{part}.weight": torch.zeros(2) for part in ("talker.codec_head", "token2wav.code2wav_dit_model")}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    save_file(stored, tmp_path / "model.safetensors")
-    found = load(engine_config(tmp_path, OFFER), catalog).model.state_dict()
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    check_stored(engine_config(folder, OFFER), tmp_path, config, stored, catalog)
 
 
 def test_the_published_sizes_fit(catalog: Any, tmp_path: Path) -> None:
@@ -313,23 +234,18 @@ def test_embeddings_come_with_their_turns(folder: Path, catalog: Any, shower: An
 
 
 @pytest.mark.row("F-710", "F-723")
-def test_the_sound_of_a_film_is_heard_where_it_is_asked_for(folder: Path, shower: Any, film: Any, engine: Any) -> None:
-    shows, one = shower(folder, OFFER), engine(folder, max_model_len=512)
-    sounds = (sound(1, 1.6).samples, sound(7, 1.6).samples, None)
-    low, high, silent = (film([10, 200, 90, 30], fps=2, kind="matroska", heard=heard) for heard in sounds)
-
-    def ask(data: bytes, options: dict[str, Any]) -> list[int]:
-        text = "watch<|vision_start|><|video_pad|><|vision_end|>"
-        return one.ask({"prompt": text, "multi_modal_data": {"video": data}, "mm_processor_kwargs": options}, 8)
-
+@pytest.mark.parametrize("quantization", [None, "fp8"])
+def test_the_sound_of_a_film_is_heard_where_it_is_asked_for(
+    quantization: str | None, folder: Path, shower: Any, film: Any, engine: Any
+) -> None:
+    shows, one = shower(folder, OFFER), engine(folder, max_model_len=512, quantization=quantization)
+    low, answer = check_films(one, film)
     seen = decode_video(low, {}, Limits())
     heard = decode_track(low, RATE, Limits())
     assert heard is not None
     assert len(heard.samples) == 25600
     placed = shows.place([*b"watch", *see(VIDEO)], [dataclasses.replace(seen, sound=heard)], **BOTH)
-    assert ask(low, BOTH) == one.answer([placed])[0]
-    assert ask(low, BOTH) != ask(high, BOTH)
-    assert ask(low, SMALL) == ask(high, SMALL) == ask(silent, SMALL) == ask(silent, BOTH) != ask(low, BOTH)
+    assert one.answer([placed])[0] == answer
 
 
 @pytest.mark.slow

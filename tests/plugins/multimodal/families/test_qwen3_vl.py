@@ -21,7 +21,7 @@ from lsv.testing.shown import check_shown, encode
 from lsv.worker.load.declared import declare
 from lsv_multimodal.families.glm4v import fit
 
-from .conftest import SMALL, PairsReference, check_pairs, patches, read, show_pairs
+from .conftest import SMALL, DeepReference, PairsReference, check_pairs, deep_features, patches, read, show_pairs
 
 FAMILIES = {"qwen3_vl": "Qwen3VLForConditionalGeneration", "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration"}
 START, END, IMAGE, VIDEO = range(259, 263)
@@ -41,34 +41,12 @@ def prompts(folder: Path, shower: Any, picture: Any, clip: Any) -> dict[int, Pro
     return show_pairs(shower(folder, "qwen3_vl"), see, picture, clip)
 
 
-class Qwen3VLReference(PairsReference):
+class Qwen3VLReference(DeepReference, PairsReference):
     @torch.inference_mode()
     def embeddings(self, media: Any) -> torch.Tensor:
         """With what goes deeper."""
         pixels, grid = torch.from_numpy(patches(media)), torch.from_numpy(read(media, "grid"))[None]
-        made = self.model.model.get_image_features(pixels, grid)
-        return torch.cat([made.pooler_output[0], *(features[0] for features in made.deepstack_features)], dim=1)
-
-    @torch.inference_mode()
-    def logits(self, number: int, ids: Any) -> torch.Tensor:
-        placed, model = self.shown[number], self.model.model
-        x, mask = model.get_input_embeddings()(torch.tensor(ids)), torch.zeros(len(ids), dtype=torch.bool)
-        deeper = []
-        for media in placed.media:
-            first, *others = self.embeddings(media).chunk(3, dim=1)
-            x[media.start : media.stop], mask[media.start : media.stop] = first, True
-            deeper.append(others)
-        places, offset = self.positions(placed)
-        behind = torch.arange(len(placed.ids), len(ids)).expand(3, -1) + offset
-        given: dict[str, Any] = {}
-        if deeper:
-            levels = [torch.cat(level) for level in zip(*deeper, strict=True)]
-            given = {"visual_pos_masks": mask[None], "deepstack_visual_embeds": levels}
-        states = model.language_model(
-            inputs_embeds=x[None], position_ids=torch.cat((places, behind), dim=1)[:, None], use_cache=False, **given
-        ).last_hidden_state
-        found: torch.Tensor = self.model.lm_head(states)[0]
-        return found
+        return deep_features(self.model.model.get_image_features(pixels, grid))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

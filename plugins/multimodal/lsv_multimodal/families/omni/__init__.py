@@ -1,0 +1,1 @@
+"""Families that see and hear, and a video with its sound."""
