@@ -254,7 +254,8 @@ _NUMBERS = frozenset((
     "rope_theta",
 ))  # fmt: skip
 _LISTS = frozenset(("long_factor", "mrope_section", "short_factor"))
-_KNOWN = _NUMBERS | _LISTS | {"finetuned", "mrope_interleaved", "rope_type", "truncate", "type"}
+_TURNS = ("mrope_interleaved", "interleaved")
+_KNOWN = _NUMBERS | _LISTS | {"finetuned", "rope_type", "truncate", "type", *_TURNS}
 _REQUIRED = {
     "linear": ("factor",),
     "dynamic": ("factor",),
@@ -269,7 +270,8 @@ class Rope(Bindable):
     op: ClassVar[str] = "rope"
     axes: ClassVar[int] = 1
     interleaved: ClassVar[bool] = False
-    """Whether the pairs of several axes take turns, which ``mrope_interleaved`` must agree with where it is given."""
+    """Whether the pairs of several axes take turns, which ``mrope_interleaved``, or ``interleaved``, must agree with
+    where it is given."""
     row_invariant: ClassVar[bool] = True
     table: torch.Tensor
     """[max_len, 2 * rotary_dim]: by position the cosines of all features, then their sines, the first half of which is
@@ -277,10 +279,11 @@ class Rope(Bindable):
 
     def __init__(self, w: Weights, rope: RopeConfig, max_len: int) -> None:
         super().__init__()
-        if rope.parameters.get("mrope_interleaved", self.interleaved) != self.interleaved:
-            raise CheckpointError(
-                f"config.json: mrope_interleaved must be {str(self.interleaved).lower()} in models of this kind"
-            )
+        for name in _TURNS:
+            if rope.parameters.get(name, self.interleaved) != self.interleaved:
+                raise CheckpointError(
+                    f"config.json: {name} must be {str(self.interleaved).lower()} in models of this kind"
+                )
         self.rope, self.max_len, self.dtype, self.device = rope, max_len, w.dtype, w.device
 
     def spec(self) -> OpSpec:

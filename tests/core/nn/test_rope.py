@@ -196,10 +196,13 @@ def test_axes_take_turns_as_long_as_their_sections_last():
     torch.testing.assert_close(mixed(heads, places[:1].expand(3, -1)), by_axis[0])
 
 
+@pytest.mark.parametrize("key", ["mrope_interleaved", "interleaved"])
 @pytest.mark.parametrize(("kind", "given"), [(Rope, True), (MRope, True), (InterleavedMRope, False)])
-def test_who_takes_turns_is_not_for_the_config_to_say(kind, given):
-    with pytest.raises(CheckpointError, match=f"mrope_interleaved must be {str(not given).lower()}"):
-        filled_rope(kind, {"mrope_section": [4, 6, 6], "mrope_interleaved": given})
+def test_who_takes_turns_is_not_for_the_config_to_say(kind, given, key):
+    sections = {"mrope_section": [4, 6, 6]}
+    with pytest.raises(CheckpointError, match=f": {key} must be {str(not given).lower()}"):
+        filled_rope(kind, {**sections, key: given})
+    filled_rope(kind, {**sections, key: not given})
 
 
 @pytest.mark.parametrize("sections", [[4, 6, 7], [16], None])
