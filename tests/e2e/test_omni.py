@@ -1,4 +1,4 @@
-"""``lsv serve`` on a tiny model that sees and hears: pictures and sounds of one message, through every process."""
+"""``lsv serve`` on tiny models that see and hear: pictures and sounds of one message, through every process."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .conftest import Server, beep
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
+@pytest.fixture(scope="module", params=["qwen2_5_omni_thinker", "qwen3_omni_moe_thinker"])
+def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
     folder = tmp_path_factory.mktemp("omni")
-    tiny("qwen2_5_omni_thinker", folder / "model", tokenizer=True)
+    tiny(request.param, folder / "model", tokenizer=True)
     running = Server(folder / "log", str(folder / "model"), "--served-model-name", "m", "--max-model-len", "448")
     try:
         running.wait_until_ready()
@@ -63,7 +63,6 @@ def test_answers_depend_on_what_is_seen_and_heard(client: openai.OpenAI) -> None
     assert one == text(picture(255, 0, 0), sent(440)), "the same sound, however it came"
     assert len({one, text(picture(0, 0, 255), linked(440)), text(picture(255, 0, 0), linked(1760))}) == 3
     first, second = (ask(client, sent(300), sent(900)).usage for _ in range(2))
-    # of a second: 100 frames, an embedding for every four
     assert first.prompt_tokens == second.prompt_tokens
     assert second.prompt_tokens_details.cached_tokens > 0 == first.prompt_tokens_details.cached_tokens
 

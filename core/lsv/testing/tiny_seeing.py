@@ -65,6 +65,9 @@ _DEEP = {
 _DEEP_PIXELS = {"patch_size": 4, "size": {"shortest_edge": 256, "longest_edge": 4096}}
 _TURNS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [3, 3, 2], "mrope_interleaved": True}
 _DEEP_TEXT = {"rope_parameters": _TURNS, "head_dim": 16, "num_hidden_layers": 3}
+_DEEP_EXPERTS = {
+    **_DEEP_TEXT, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "mlp_only_layers": [1],
+}  # fmt: skip
 _OMNI_MARKS = {
     "vision_start_token_id": 259, "vision_end_token_id": 260, "image_token_index": 261, "video_token_index": 262,
     "audio_start_token_id": 263, "audio_end_token_id": 264, "audio_token_index": 265,
@@ -115,19 +118,26 @@ SEEING: Mapping[str, Seeing] = {
         },
         "Qwen2VLImageProcessor", {"patch_size": 4, "min_pixels": 256, "max_pixels": 4096}, **_OMNI,
     ),
+    "qwen3_omni_moe_thinker": Seeing(
+        {
+            "vision_config": _DEEP,
+            "audio_config": {
+                "d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 48,
+                "num_mel_bins": 16, "n_window_infer": 200, "downsample_hidden_size": 32, "output_dim": 64,
+            },
+            "position_id_per_seconds": 13, **_PADS,
+            "audio_start_token_id": 263, "audio_end_token_id": 264, "audio_token_id": 265,
+        },
+        "Qwen2VLImageProcessor", _DEEP_PIXELS,
+        **{**_OMNI, "language": "qwen3_omni_moe_text", "text": _DEEP_EXPERTS},
+    ),
     "qwen3_vl": Seeing(
         {"vision_config": _DEEP, **_PADS}, "Qwen2VLImageProcessor", _DEEP_PIXELS,
         **{**_QWEN, "language": "qwen3_vl_text", "text": _DEEP_TEXT},
     ),
     "qwen3_vl_moe": Seeing(
         {"vision_config": _DEEP, **_PADS}, "Qwen2VLImageProcessor", _DEEP_PIXELS,
-        **{
-            **_QWEN, "language": "qwen3_vl_moe_text",
-            "text": {
-                **_DEEP_TEXT, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
-                "mlp_only_layers": [1],
-            },
-        },
+        **{**_QWEN, "language": "qwen3_vl_moe_text", "text": _DEEP_EXPERTS},
     ),
     "qwen2_vl": Seeing(
         {"vision_config": {**_PATCHES, "embed_dim": 32, "hidden_size": 64, "mlp_ratio": 2}, **_PADS},

@@ -20,12 +20,17 @@ from lsv_models.llava import Llava
 from lsv_models.qwen2_vl import Qwen2VL
 from lsv_models.rms.internlm import InternLM2
 
-OFFERS = {"qwen2_vl": "qwen2_vl", "llava": "llava"}
+OFFERS = {"qwen2_vl": "qwen2_vl", "llava": "llava", "qwen3_omni_moe_thinker": "qwen3_omni"}
 BLOCKS = {
     "qwen2_vl": ("encoder.layers.0.attn.qkv.linear", "encoder.merger.first.linear"),
     "llava": ("encoder.tower.layers.0.attn.qkv.linear", "encoder.projector.first.linear"),
-}
-DECODER = "layers.0.mlp.down.linear"
+    "qwen3_omni_moe_thinker": (
+        "encoder.vision.deep_mergers.1.mlp.first.linear", "encoder.vision.merger.second.linear",
+        "encoder.hearing.layers.0.attn.out.linear", "encoder.hearing.stem.out.linear",
+    ),
+}  # fmt: skip
+DECODER = "layers.{}.mlp.down.linear"
+DENSE = {"qwen2_vl": 0, "llava": 0, "qwen3_omni_moe_thinker": 1}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
 AUTOROUND = {"quant_method": "auto-round", "bits": 4, "group_size": 32, "packing_format": "auto_round:auto_gptq"}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False}
@@ -80,13 +85,17 @@ def formats(folder: Path, family: str, declared: dict[str, Any]) -> dict[str, st
         ("llava", {**INT8, "ignore": [*(CLIP.format(i, name) for i in range(3) for name in "qkv"),
             "multi_modal_projector.linear_1"]}),
         ("llava", {**AUTOROUND, "block_name_to_quantize": ["language_model.model.layers"]}),
+        ("qwen3_omni_moe_thinker", {**INT8, "ignore": ["re:.*visual.*", "re:.*audio_tower.*", "re:.*gate$"]}),
+        ("qwen3_omni_moe_thinker", {**INT8, "ignore": [f"thinker.{name}" for name in (
+            "visual.merger_list.1.mlp.0", "visual.merger.mlp.2", "audio_tower.layers.0.self_attn.out_proj",
+            "audio_tower.conv_out")]}),
     ],
     ids=lambda value: value if isinstance(value, str) else json.dumps(value)[-48:],
 )  # fmt: skip
 def test_towers_are_left_out_by_any_of_their_names(folders: dict[str, Path], family: str, declared: Any) -> None:
     found = formats(folders[family], family, declared)
     assert {name: found[name] for name in BLOCKS[family]} == dict.fromkeys(BLOCKS[family], "plain")
-    assert found[DECODER] != "plain"
+    assert found[DECODER.format(DENSE[family])] != "plain"
 
 
 @pytest.mark.parametrize(
@@ -100,8 +109,7 @@ def test_towers_are_left_out_by_any_of_their_names(folders: dict[str, Path], fam
 )
 def test_so_are_layers_of_the_language_model(folders: dict[str, Path], family: str, name: str) -> None:
     found = formats(folders[family], family, {**AWQ, "modules_to_not_convert": [name, "visual", "vision_tower"]})
-    assert found[DECODER] == "plain"
-    assert found[DECODER.replace("0", "1")] != "plain"
+    assert [found[DECODER.format(layer)] == "plain" for layer in range(2)] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,13 @@ OFFERS = (
         note=_NO_SPEECH,
     ),
     ModelOffer(
+        "qwen3_omni",
+        ("Qwen3OmniMoeForConditionalGeneration", "Qwen3OmniMoeThinkerForConditionalGeneration"),
+        "lsv_models.senses.omni.qwen3:Qwen3Omni",
+        modalities=(*_WATCHING, "audio"),
+        note=_NO_SPEECH,
+    ),
+    ModelOffer(
         "ultravox",
         ("UltravoxModel",),
         "lsv_models.senses.ultravox:ultravox",

@@ -79,6 +79,13 @@ OFFERS = (
         "omni.qwen2_5:Qwen25OmniProcessor",
         "Qwen25OmniPlacement",
     ),
+    _offer(
+        "qwen3_omni",
+        ("Qwen3OmniMoeForConditionalGeneration", "Qwen3OmniMoeThinkerForConditionalGeneration"),
+        (*_WATCHING, "audio"),
+        "omni.qwen3:Qwen3OmniProcessor",
+        "Qwen3OmniPlacement",
+    ),
     _offer("ultravox", ("UltravoxModel",), ("audio",), "ultravox:UltravoxProcessor", "UltravoxPlacement"),
     _offer(
         "whisper",

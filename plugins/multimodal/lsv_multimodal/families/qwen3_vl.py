@@ -22,9 +22,9 @@ class Qwen3VLPlacement(Glm4vPlacement):
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         super().__init__(folder, config)
         start, end = (int(config.get(name, default)) for name, default in _MARKS.items())
-        video, vision = self.placeholders["video"], config["vision_config"]
+        video = self.placeholders["video"]
         self._opens, self._closes = (start, video), (video, end)
-        self.width = int(vision["out_hidden_size"]) * (1 + len(vision.get("deepstack_visual_indexes", (8, 16, 24))))
+        self.width = deep_width(config["vision_config"])
 
     def complete(self, ids: Sequence[int], items: int) -> Sequence[int]:
         """See ``Completing``: each pair of frames has marks around it, so those that templates write around the whole
@@ -55,3 +55,8 @@ class Qwen3VLProcessor(Glm4vProcessor):
         written = self._tokenizer.encode(f"<{(first + last) / 2:.1f} seconds>", add_special_tokens=False).ids
         start, end = self._marks
         return (*written, start, *(self._tokens["video"],) * count, end), len(written) + 1
+
+
+def deep_width(vision: Mapping[str, Any]) -> int:
+    """The numbers of an embedding with what goes deeper beside it."""
+    return int(vision["out_hidden_size"]) * (1 + len(vision.get("deepstack_visual_indexes", (8, 16, 24))))

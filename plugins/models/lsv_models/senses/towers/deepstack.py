@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import nn
@@ -50,6 +50,8 @@ class DeepVisionConfig(VisionConfig):
             side=math.isqrt(places),
             deep=tuple(deep),
         )
+        keys.agree("apply_vit_abs_pos_embed", True)
+        keys.skip("image_size", "tokens_per_second", "tie_word_embeddings")
         keys.finish(f"{whose}'s vision_config")
         if math.isqrt(places) ** 2 != places:
             raise CheckpointError(f"config.json: num_position_embeddings must be those of a square, got {places}")
@@ -65,14 +67,22 @@ class DeepVisionLayer(VisionLayer):
     names = _NAMES
 
 
+class MergerNames(NamedTuple):
+    """Those of what merges patches: where the ones of what goes deeper are, and the parts of each."""
+
+    deeper: str = "deepstack_merger_list"
+    norm: str = "norm"
+    mlp: tuple[str, str] = _NAMES
+
+
 class DeepMerger(nn.Module):
     """x [patches, size] -> [patches / merge², outputs]; patches are normed together."""
 
-    def __init__(self, w: Weights, c: VisionConfig) -> None:
+    def __init__(self, w: Weights, c: VisionConfig, names: MergerNames) -> None:
         super().__init__()
         wide = c.size * c.merge**2
-        self.norm = LayerNorm(w / "norm", wide, _EPS)
-        self.mlp = FeedForward(w, _NAMES, (wide, wide, c.outputs), "gelu")
+        self.norm = LayerNorm(w / names.norm, wide, _EPS)
+        self.mlp = FeedForward(w, names.mlp, (wide, wide, c.outputs), "gelu")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.mlp(self.norm(x.view(-1, self.norm.weight.numel())))  # type: ignore[no-any-return]
@@ -89,13 +99,14 @@ class DeepEncoder(Qwen2VLEncoder):
     """Encodes images, and pairs of a video's frames. Its rows are the embedding and what goes deeper, side by side."""
 
     c: DeepVisionConfig
+    names: ClassVar[MergerNames] = MergerNames()
 
     def __init__(self, w: Weights, c: DeepVisionConfig) -> None:
         super().__init__(w, c)
         self.patch_bias = (w / "patch_embed" / "proj").take("bias", (c.size,))
         self.places = (w / "pos_embed").take("weight", (c.side**2, c.size))
-        place = w / "deepstack_merger_list"
-        self.deep_mergers = nn.ModuleList(DeepMerger(place / number, c) for number in range(len(c.deep)))
+        place = w / self.names.deeper
+        self.deep_mergers = nn.ModuleList(DeepMerger(place / number, c, self.names) for number in range(len(c.deep)))
         self.deeper = len(c.deep)
         self.width = (1 + self.deeper) * c.outputs
 
@@ -103,8 +114,9 @@ class DeepEncoder(Qwen2VLEncoder):
         return DeepVisionLayer(w, c)
 
     def make_merger(self, w: Weights, c: VisionConfig) -> tuple[nn.Module, nn.Module]:
-        wide, place = c.size * c.merge**2, w / "merger"
-        return LayerNorm(place / "norm", c.size, _EPS), FeedForward(place, _NAMES, (wide, wide, c.outputs), "gelu")
+        wide, place, names = c.size * c.merge**2, w / "merger", self.names
+        norm = LayerNorm(place / names.norm, c.size, _EPS)
+        return norm, FeedForward(place, names.mlp, (wide, wide, c.outputs), "gelu")
 
     def begin(self, inputs: Mapping[str, torch.Tensor]) -> DeepState:
         state = super().begin(inputs)

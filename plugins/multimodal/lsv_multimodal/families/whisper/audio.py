@@ -73,12 +73,12 @@ def check_audio(content: Content) -> Audio:
 
 
 def log_mel(samples: npt.NDArray[np.floating[Any]], filters: Floats) -> npt.NDArray[np.float32]:
-    """samples [n] -> float32 [bins, n / 160]: how loud each band of the mel scale is, from frame to frame.
+    """samples [n] -> float32 [bins, n // 160]: how loud each band of the mel scale is, from frame to frame.
 
     Logarithms of power to base 10, the loudest 8 powers of it, scaled to about -1 … 1.
     """
     mirrored = np.pad(samples, _WINDOW // 2, mode="reflect")
-    frames = np.lib.stride_tricks.sliding_window_view(mirrored, _WINDOW)[: len(samples) : HOP]
+    frames = np.lib.stride_tricks.sliding_window_view(mirrored, _WINDOW)[: len(samples) // HOP * HOP : HOP]
     pieces = (frames[first : first + _AT_ONCE] for first in range(0, len(frames), _AT_ONCE))
     loud = np.concatenate([_loudness(piece, filters) for piece in pieces], axis=1)
     shaped = (np.maximum(loud, loud.max() - _RANGE) + 4.0) / 4.0
