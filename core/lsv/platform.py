@@ -86,12 +86,17 @@ class Shape(msgspec.Struct, frozen=True):
     perhaps none. 0 where each of them has one.
     """
 
+    @property
+    def size(self) -> int:
+        """Tokens that the layers are given, those that fill the step up included."""
+        return self.tokens or self.rows * self.query
+
 
 class Group(msgspec.Struct, frozen=True):
     """Ranks that talk to each other along one axis."""
 
     axis: str
-    """tp, pp, ep, dp or world."""
+    """tp, pp, ep, dp or world; hosts, where it is the processors of these that talk and not their devices."""
     ranks: tuple[int, ...]
     """All of the group, in order."""
     rank: int
@@ -126,6 +131,10 @@ class ShapePolicy:
 
     def pad(self, shape: Shape) -> Shape:
         """The shape a step runs in: one that is warmed up, or where none is large enough, ``shape`` itself."""
+        return shape
+
+    def widen(self, shape: Shape, size: int) -> Shape:
+        """The shape of just so many tokens that is warmed up and holds ``shape``; where there is none, ``shape``."""
         return shape
 
     def warmup(self) -> Iterator[Shape]:
@@ -233,6 +242,8 @@ class Device(abc.ABC):
     """The most bytes it gives at a time; None where that is all that is free."""
     compiles_late: bool = False
     """Whether kernels may be compiled when they are launched for the first time, and steps wait for that."""
+    asynchronous: bool = False
+    """Whether its work runs beside the host, which waits for it where it reads what came of it."""
     info: DeviceInfo
     torch_device: torch.device
 

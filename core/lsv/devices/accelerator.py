@@ -74,10 +74,18 @@ class GraphPolicy(ShapePolicy):
             rows = _fit(self._rows, shape.rows)
             return shape if rows is None else Shape(_DECODE, rows, 1, blocks)
         tokens = _fit(self._tokens, shape.tokens) if shape.rows < shape.tokens else None
-        if tokens is None:
-            return shape
-        # With fewer rows than tokens it is no step of single tokens, and there is a row for tokens that fill it up.
-        return Shape(_TOKENS, min(tokens - 1, self.limits.max_rows + 1), tokens, blocks, tokens)
+        return shape if tokens is None else self._with_prompts(tokens)
+
+    def widen(self, shape: Shape, size: int) -> Shape:
+        """Single tokens find room in a step that could have prompts, too."""
+        if shape.kind == _DECODE and shape.rows <= size and size in self._rows:
+            return Shape(_DECODE, size, 1, self.limits.max_blocks)
+        fits = shape.size <= size and shape.rows + 1 < size
+        return self._with_prompts(size) if fits and size in self._tokens else shape
+
+    def _with_prompts(self, tokens: int) -> Shape:
+        """With fewer rows than tokens it is no step of single tokens, and there is a row for tokens that fill it up."""
+        return Shape(_TOKENS, min(tokens - 1, self.limits.max_rows + 1), tokens, self.limits.max_blocks, tokens)
 
     def prepares(self, shape: Shape) -> bool:
         sizes, size = (self._rows, shape.rows) if shape.kind == _DECODE else (self._tokens, shape.tokens)
@@ -128,6 +136,7 @@ class Accelerator(Device):
     """
 
     compiles_late = True
+    asynchronous = True
 
     def __init__(
         self,

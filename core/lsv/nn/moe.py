@@ -134,7 +134,9 @@ class MoE(Bindable):
         self, x: torch.Tensor, weights: torch.Tensor, experts: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The tokens that this rank's experts are to see, and what was chosen for them: as ``mix`` takes them."""
-        return (x, weights, experts) if self.exchange is None else self.exchange.gather(x, weights, experts)
+        if self.exchange is None or self.spread is None:
+            return x, weights, experts
+        return self.exchange.gather(x, weights, experts, self.spread.nobody)
 
     def add_up(self, y: torch.Tensor) -> torch.Tensor:
         """The sum of what all ranks' experts make of this replica's tokens, given what this rank's make of those that

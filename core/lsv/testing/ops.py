@@ -10,7 +10,7 @@ import torch
 
 from lsv.nn.moe import MoE
 from lsv.offers import KernelOffer, load_object
-from lsv.ops import Bindable, bind
+from lsv.ops import Bindable, MixingKernel, bind
 from lsv.testing.tensors import fill_module, place
 from lsv.weights.checkpoint import DummySource
 from lsv.weights.fill import Filler
@@ -109,6 +109,22 @@ class SpreadRanks:
         """What all ranks make of x [T, hidden], added up."""
         first, *others = (module(x) for module in self.modules)
         return sum(others, start=first)  # type: ignore[no-any-return]
+
+    def check_nobody(self, x: torch.Tensor) -> None:
+        """Fails where the last of the tokens x [T, hidden], which fill a step up, are seen by an expert, or counted."""
+        weights, experts = self.reference.router(x)
+        wanted = self.reference.mix(x[:-1], weights[:-1], experts[:-1])
+        found = torch.zeros_like(x)
+        for module, spread in zip(self.modules, self.spreads, strict=True):
+            assert isinstance(module.kernel, MixingKernel), "a kernel that replicas share experts by is told of them"
+            experts[-1] = spread.nobody
+            spread.start_counting()
+            found += module.kernel.mix(x, weights, experts.to(torch.int32))
+            counted = spread.counts
+            assert counted is not None
+            assert torch.equal(counted, experts[:-1].flatten().bincount(minlength=len(counted)))
+        _check_close(found[:-1], wanted, 1e-5)
+        assert not found[-1].any()
 
     def exchange(self, one: int, other: int) -> None:
         """Two experts of different ranks take each other's places, as ``ExpertBalancer`` has them do."""

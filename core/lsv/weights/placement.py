@@ -65,21 +65,32 @@ class Spread:
         own = [number for number, owner in enumerate(owners) if owner == rank]
         self.places = {number: place for place, number in enumerate(own)}
         """By their numbers, where this rank's experts lie."""
-        self.table = torch.full((len(owners),), -1, dtype=torch.int64, device=device)
-        """The same for all numbers, int64 [experts], always in the same place; -1 for experts of other ranks."""
+        self.table = torch.full((len(owners) + 1,), -1, dtype=torch.int64, device=device)
+        """The same for all numbers, int64 [experts + 1], always in the same place; -1 for experts of other ranks, and
+        for the last number, which is nobody's.
+        """
         self.table[own] = torch.arange(len(own), device=device)
-        self.counts: torch.Tensor | None = None
-        """int64 [experts], always in the same place; None where nothing is counted."""
+        self._counts: torch.Tensor | None = None
 
     def start_counting(self) -> None:
         """From zero. Nobody stops: steps that are captured would go on all the same."""
-        self.counts = torch.zeros_like(self.table) if self.counts is None else self.counts.zero_()
+        self._counts = torch.zeros_like(self.table) if self._counts is None else self._counts.zero_()
+
+    @property
+    def nobody(self) -> int:
+        """The number that tokens are given which no expert is to see."""
+        return len(self.owners)
+
+    @property
+    def counts(self) -> torch.Tensor | None:
+        """int64 [experts], always in the same place; None where nothing is counted."""
+        return None if self._counts is None else self._counts[:-1]
 
     def count(self, experts: torch.Tensor) -> None:
         """What a router has chosen, integers of any shape. Nothing waits for the device."""
-        if self.counts is not None:
+        if self._counts is not None:
             chosen = experts.reshape(-1).long()
-            self.counts.scatter_add_(0, chosen, torch.ones_like(chosen))
+            self._counts.scatter_add_(0, chosen, torch.ones_like(chosen))
 
     def exchange(self, one: int, other: int) -> None:
         """Two experts of different ranks take each other's places. The caller moves their weights."""

@@ -26,6 +26,7 @@ from lsv.nn.step import Embeddings, Items, Step, Taps
 from lsv.ops import find_uncapturable
 from lsv.pipeline.link import Links
 from lsv.platform import Device, Fill, Shape, ShapePolicy, StepFn
+from lsv.worker.experts.shared import SharedExperts
 from lsv.worker.inputs import Batch, dummy_batch, pad_batch
 from lsv.worker.rehearsal import Rehearsal
 from lsv.worker.transfer import awaited, overwrite_batch, sampled, send_adapters, send_batch
@@ -100,8 +101,11 @@ class ModelRunner:
         slots: int = 0,
         links: Links | None = None,
         taps: tuple[int, ...] = (),
+        shared: SharedExperts | None = None,
     ) -> None:
-        """``taps`` are the states that are read of every step, see ``lsv.nn.step.Taps``."""
+        """``taps`` are the states that are read of every step, see ``lsv.nn.step.Taps``; ``shared`` the experts that
+        replicas share, with which each step is begun once shapes are warmed up.
+        """
         self.model, self.backend, self.groups = model, backend, groups
         self.cache = cache if groups else None
         self.device, self.policy, self._padded = device, policy, padded
@@ -109,7 +113,7 @@ class ModelRunner:
         """On the device, the token sampled last for each slot: where a step that is launched ahead goes on."""
         self.axes, self.pairs, self.mutual = model.axes, model.pairs, model.mutual
         self._states = view_states(model.state_layers(), backend, cache)
-        self._links, self._taps = links, taps
+        self._links, self._taps, self._shared = links, taps, shared
         self._tapped: Tensor | None = None
         self._ready: dict[Shape, Buffers] = {}
         self._logits: Tensor | None = None
@@ -126,14 +130,11 @@ class ModelRunner:
         ``media`` gives the embeddings in it; a step that has any does not run compiled, nor does one with adapters, or
         with items whose tokens see one another.
         """
-        if not self._ready and not self._padded:
-            return self._run_uncompiled(batch, places(batch), media(batch), None)
-        shape = self.policy.pad(self.policy.measure(kind, batch.layout.query, batch.layout.context))
-        buffers = self._ready.get(shape)
-        if self._padded:
+        shape, buffers = self._choose_shape(kind, batch)
+        if self._padded and shape is not None:
             batch = self._pad(batch, shape)
         wanted, embeddings = places(batch), media(batch)
-        if buffers is None:
+        if shape is None or buffers is None:
             return self._run_uncompiled(batch, wanted, embeddings, shape)
         special = embeddings is not None or batch.adapters is not None or batch.items is not None
         if len(wanted) > shape.rows or special:
@@ -145,6 +146,29 @@ class ModelRunner:
         if self._links is not None:
             self._links.send(ran.hidden, len(batch.ids))
         return ran
+
+    def _choose_shape(self, kind: str, batch: Batch) -> tuple[Shape | None, Buffers | None]:
+        """What the batch is padded to, None where nothing is, and its compiled step, if there is one.
+
+        Where replicas share experts they begin the step here. Compiled ones are all of the same size: that of the
+        largest, to which others are widened, or they run op by op.
+        """
+        tokens = len(batch.ids)
+        if not self._ready and not self._padded:
+            if self._shared is not None:
+                self._shared.begin(tokens, tokens, ready=False)
+            return None, None
+        measured = self.policy.measure(kind, batch.layout.query, batch.layout.context)
+        shape = self.policy.pad(measured)
+        buffers = self._ready.get(shape)
+        if self._shared is None:
+            return shape, buffers
+        size = tokens if buffers is None and not self._padded else shape.size
+        even = self._shared.begin(size if self._padded else tokens, size, ready=buffers is not None)
+        if shape.size == even:
+            return shape, buffers
+        wider = self.policy.widen(measured, even)
+        return (wider, self._ready[wider]) if wider.size == even and wider in self._ready else (shape, None)
 
     def _run_compiled(self, buffers: Buffers, shape: Shape, wanted: int) -> ForwardResult:
         """The step in the buffers. Padding rows of prompts are left out of what the head and the sampler are given."""
@@ -295,7 +319,7 @@ class ModelRunner:
 
     def _note_miss(self, shape: Shape) -> bool:
         """Whether steps like this are meant to be warmed up; logs each missing shape once."""
-        if shape.kind not in self._warm_kinds or not self.policy.prepares(shape):
+        if shape in self._ready or shape.kind not in self._warm_kinds or not self.policy.prepares(shape):
             return False
         if shape not in self._missed:
             self._missed.add(shape)

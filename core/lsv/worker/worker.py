@@ -159,6 +159,8 @@ class Worker:
         self._pool = make_pool(config.pooler, config.model, declared.model.scorer, device.torch_device)
         self._adapters = loaded.adapters
         self._drafter = make_drafter(config, self._catalog) if self._ends else None
+        if self._groups.exchange is not None:
+            self._shared = SharedExperts(declared.model, self._groups.exchange)
         runner = self._runner = ModelRunner(
             declared.model,
             loaded.backend,
@@ -170,6 +172,7 @@ class Worker:
             slots=limits.max_rows,
             links=self._groups.links,
             taps=taps_of(self._drafter, declared.model, config),
+            shared=self._shared,
         )
         with report_graphs(device, loaded.fit):
             runner.warm_up(
@@ -180,8 +183,8 @@ class Worker:
         if self._drafter is not None:
             self._drafter.start(Site(config, self._catalog, device, declared.model, self._sampling))
         self._media = make_media_encoder(declared.model, config, device, self._write_item, self._groups.links)
-        if self._groups.exchange is not None:
-            self._shared = SharedExperts(declared.model, self._groups.exchange)
+        if self._shared is not None:
+            self._shared.wait()
         return runner
 
     @property
@@ -287,8 +290,8 @@ class Worker:
             None if self._config.drafts is None else self._config.drafts.typical, lost,
         )  # fmt: skip
         gather = (lambda laid: media.gather(laid, slots)) if with_media and self._begins else no_media
-        if self._shared is not None:
-            self._shared.begin(plan.tokens)
+        if self._shared is not None and not plan.rows:
+            self._shared.join()
         if not self._ends:
             if plan.rows:
                 self._run(results, gather)

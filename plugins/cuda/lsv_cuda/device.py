@@ -33,8 +33,8 @@ class CudaDevice(Accelerator):
         if group.size == 1:
             return None
         connected = BackendCommunicator(group, self._connect, self.torch_device)
-        if group.axis == "tp":  # stages capture graphs of their own, which have no collective of others in them
-            self._ranks = connected
+        if group.axis in ("tp", "ep"):  # stages capture graphs of their own, with no collective of others in them
+            self._ranks = connected  # those that share experts come last, and the others of its layers are among them
         return connected
 
     def record_range(self, *, start: bool) -> None:

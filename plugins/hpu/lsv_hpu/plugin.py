@@ -57,7 +57,7 @@ def _any(spec: OpSpec) -> str | None:
 @hookimpl
 def lsv_kernels() -> Iterable[KernelOffer]:
     yield KernelOffer("rms_norm", "hpu", "lsv_hpu.kernels:RmsNorm", _any)
-    for op in ("moe", "moe.spread"):
+    for op in ("moe", "moe.spread", "moe.exchanged"):
         yield KernelOffer(op, "hpu", "lsv_hpu.kernels:MixedExperts", _MIXED, rank=1)
         yield KernelOffer(op, "hpu", "lsv_hpu.kernels:EveryExpert", _any)
     yield KernelOffer("linear.coded", "hpu", "lsv_hpu.formats.fp8:DynamicFp8", _FP8)

@@ -61,6 +61,9 @@ class BucketPolicy(ShapePolicy):
             )
         return found or shape
 
+    def widen(self, shape: Shape, size: int) -> Shape:
+        return self.buckets.fit_size(shape, size) or shape
+
     def describe(self, shape: Shape) -> str:
         phase = "prompt" if shape.kind == PROMPT else shape.kind
         return f"({phase}, {', '.join(map(str, bucket(shape)))})"

@@ -101,7 +101,7 @@ def lsv_kernels() -> Iterable[KernelOffer]:
             yield KernelOffer(op, platform, load, _ROUNDED, row_invariant=True, rank=1, unwanted=_exact)
 
 
-_EXPERTS = ("moe", "moe.spread")
+_EXPERTS = ("moe", "moe.spread", "moe.exchanged")
 _FP8 = (
     ("linear.coded", "lsv_triton.gemm.fp8:Fp8Linear"),
     *((op, "lsv_triton.gemm.fp8:Fp8Experts") for op in _EXPERTS),

@@ -48,6 +48,19 @@ def test_steps_with_prompts_are_padded_to_few_numbers_of_tokens() -> None:
     assert measure(policy, "mixed", *[1] * 5).kind == "mixed"
 
 
+@pytest.mark.row("F-570")
+def test_steps_are_widened_to_those_of_other_replicas() -> None:
+    policy = GraphPolicy(BatchLimits(20, 2048, 64, prompts_captured=True), most=20, tokens=512)
+    three = Shape("decode", 3, 1, 2)
+    assert policy.widen(three, 16) == Shape("decode", 16, 1, 64)
+    assert (
+        policy.widen(three, 128) == policy.widen(Shape("mixed", 9, 30, 2, 60), 128) == Shape("tokens", 21, 128, 64, 128)
+    )
+    assert policy.widen(three, 17) == three, "there is none of 17 tokens"
+    assert policy.widen(Shape("mixed", 9, 30, 2, 60), 32) == Shape("mixed", 9, 30, 2, 60)
+    assert policy.widen(three, 2) == three
+
+
 @pytest.mark.parametrize(
     ("change", "most", "sizes"),
     [

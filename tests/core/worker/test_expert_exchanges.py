@@ -71,7 +71,7 @@ def test_every_rank_follows_an_exchange() -> None:
     assert {tuple(spread.owners) for spread in ranks} == {(1, 1, 2, 0, 0)}
     assert [spread.places for spread in ranks] == [{3: 0, 4: 1}, {0: 1, 1: 0}, {2: 0}]
     for spread in ranks:
-        assert spread.table.tolist() == [spread.places.get(number, -1) for number in range(5)]
+        assert spread.table.tolist() == [spread.places.get(number, -1) for number in range(6)]
 
 
 def test_tokens_are_counted_only_when_that_is_asked_for() -> None:

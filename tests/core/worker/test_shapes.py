@@ -109,6 +109,41 @@ def test_steps_padded_to_a_number_of_tokens(
     assert [row[0] for row in found[0].tokens] == [plain[0][1], plain[3][1]]
 
 
+class Others:
+    """In the place of ``SharedExperts``: ``size`` tokens are what all replicas give, 0 where they don't agree."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.told: list[tuple[int, int, bool]] = []
+
+    def begin(self, tokens: int, size: int, *, ready: bool) -> int:
+        self.told.append((tokens, size, ready))
+        return self.size
+
+
+@pytest.mark.row("F-570")
+@pytest.mark.parametrize("layout", ["flat", "padded"])
+def test_steps_with_shared_experts_are_compiled_in_the_size_of_all(
+    layout: str, drive: Callable[..., Any], device: Any, plain: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def widen(self: Any, shape: Shape, size: int) -> Shape:
+        return Shape("decode", size, 1, 8) if shape.query == 1 and shape.rows <= size else shape
+
+    policy = Buckets if layout == "padded" else DecodeBuckets
+    monkeypatch.setattr(policy, "widen", widen)
+    monkeypatch.setattr(type(device), "shapes", lambda self, limits: policy(limits))
+    driver, others = drive(settings={"layout": layout}), Others()
+    driver.worker._runner._shared = others
+    device.compiled_runs.clear()
+    found = [driver.run([(0, 0, 5, True)], [begin(driver, 0, 5)]).tokens[0][0]]
+    for step, others.size in enumerate((1, 4, 3, 0)):
+        found.append(driver.run([(0, 5 + step, 1, True)]).tokens[0][0])
+    assert found == plain[0][:5]
+    assert device.compiled_runs == [Shape("decode", 1, 1, 8), Shape("decode", 4, 1, 8)], "there is none of 3"
+    prompt = (8, 8, True) if layout == "padded" else (5, 5, False)
+    assert others.told == [prompt, *[(1, 1, True)] * 4]
+
+
 def test_filling_tokens_are_shared_by_filling_rows() -> None:
     tables = (np.array([[1, 0], [2, 3]], np.int32),)
     layout = BatchLayout(np.array([2, 3], np.int32), np.array([2, 7], np.int32), tables)

@@ -267,11 +267,16 @@ def test_accelerators_have_whole_experts(platform: str) -> None:
     assert config.topology.expert == 2
     assert config.experts == ExpertOptions(interval=3000, window=1000)
     assert not said(config, "enable_expert_parallel")
+    four = {"xpu.emulated_devices": 4} if platform == "xpu" else {}
+    replicas = configure(tensor_parallel_size=2, data_parallel_size=2, platform=platform, emulate=True, **four)
+    assert (replicas.topology.expert, replicas.topology.shares_experts) == (4, True)
+    assert not said(replicas, "enable_expert_parallel")
 
 
-@pytest.mark.row("F-282", "F-570", "F-571")
-def test_replicas_of_accelerators_have_all_experts() -> None:
+@pytest.mark.row("F-282")
+def test_replicas_have_all_experts_where_no_kernel_is_for_shared_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole where their ranks can share them."""
+    forget({"moe.exchanged"}, monkeypatch)
     config = configure(tensor_parallel_size=2, data_parallel_size=2, platform="cuda", emulate=True)
     assert (config.topology.expert, config.topology.shares_experts) == (2, False)
     (reason,) = said(config, "enable_expert_parallel")

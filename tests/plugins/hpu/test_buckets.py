@@ -145,6 +145,17 @@ def test_padding_examples() -> None:
     assert buckets.fit(Shape(DECODE, 2, 1, 8)) == Shape(DECODE, 2, 1, 128)
 
 
+@pytest.mark.row("F-570")
+def test_steps_are_widened_to_those_of_other_replicas() -> None:
+    limits = BatchLimits(max_rows=4, max_tokens=4096, max_blocks=16, block_size=128)
+    buckets = make(limits, bucketing_strategy="lin", decode_bs_bucket_step=32, decode_block_bucket_max=2048)
+    assert buckets.fit_size(Shape(DECODE, 1, 1, 12), 4) == Shape(DECODE, 4, 1, 128)
+    assert buckets.fit_size(Shape(DECODE, 1, 1, 12), 3) is None
+    assert buckets.fit_size(Shape(PROMPT, 1, 100, 0), 1024) == Shape(PROMPT, 1, 1024, 0)
+    assert buckets.fit_size(Shape(PROMPT, 3, 100, 0), 1024) == Shape(PROMPT, 4, 256, 0)
+    assert buckets.fit_size(Shape(PROMPT, 3, 300, 0), 1024) is None
+
+
 @pytest.mark.row("F-487", "F-488")
 def test_more_than_the_largest_bucket_runs_as_it_is() -> None:
     policy = BucketPolicy(SMALL, HpuOptions(), lambda: 0)

@@ -100,6 +100,13 @@ def test_a_captured_step_follows_experts_that_move(name: str) -> None:
             assert all(torch.equal(spread.counts, chosen) for spread in spreads)
 
 
+@pytest.mark.row("F-570")
+@pytest.mark.parametrize("name", ["MixedExperts", "EveryExpert"])
+def test_tokens_that_fill_a_step_up_are_nobodys(name: str) -> None:
+    with torch.inference_mode():
+        spread_experts(name, (1, 0, 0, 1, 0, 1)).check_nobody(torch.randn(7, 32))
+
+
 def test_op_by_op_every_place_is_one_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """The software scatters the weights of a token's pairs into a row as long as the list of experts: places beyond it
     are none, and of two pairs with one place the last one counts.

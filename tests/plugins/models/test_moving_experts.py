@@ -153,7 +153,7 @@ def test_a_skewed_load_moves_the_right_experts(quantization, kernels, sources, c
         for (_, spread), skew in zip(mixtures(declared), SKEW, strict=True):
             assert spread.counts is not None
             if communicator.group.rank == 0:  # which speaks for all
-                spread.counts += torch.tensor(skew)
+                spread.counts.add_(torch.tensor(skew))
         answer = balancer.balance()
         owners = [spread.owners for _, spread in mixtures(declared)]
         return owners, answer, before, (each_expert(declared), compute(declared))

@@ -171,6 +171,13 @@ def test_experts_that_have_moved_are_computed_where_they_are(name: str, device: 
     assert places == [tensor.data_ptr() for module in ranks.modules for tensor in module.buffers()]
 
 
+@pytest.mark.row("F-570")
+def test_tokens_that_fill_a_step_up_are_nobodys(device: torch.device) -> None:
+    ranks = spread_experts("plain", device)
+    with torch.inference_mode():
+        ranks.check_nobody(torch.randn(7, HIDDEN).to(device))
+
+
 class Captured:
     """A step that is captured once and replayed: in a graph of the GPU's, or as ``Recording`` remembers it."""
 
@@ -232,7 +239,7 @@ def balance(ranks: SpreadRanks, folder: Path, skew: Sequence[int]) -> list[Any]:
                 balancer.count()
                 assert module.spread is not None
                 assert module.spread.counts is not None
-                module.spread.counts += torch.tensor(skew, device=device)
+                module.spread.counts.add_(torch.tensor(skew, device=device))
                 return balancer.balance()
         except ConfigError as refusal:
             return refusal

@@ -14,12 +14,23 @@ class SharedExperts:
     def __init__(self, model: nn.Module, exchange: TokenExchange) -> None:
         self._mixtures = [module for module in model.modules() if isinstance(module, MoE)]
         self._exchange = exchange
-        exchange.begin(0)  # whoever has loaded its weights waits for the others here, and not in the first step
 
-    def begin(self, tokens: int) -> None:
-        """All replicas begin a step, in which this one has so many tokens. If it has none, and others have some, the
-        mixtures are computed here and now: nothing else is.
+    def wait(self) -> None:
+        """For the others, whoever is ready first: not in the first step."""
+        self._exchange.begin(0)
+
+    def begin(self, tokens: int, size: int, *, ready: bool) -> int:
+        """All replicas begin a step, in which this one has so many tokens, and ``size`` with those that fill it up.
+
+        The size of all where that is one and the same; a captured step must be of that size. Else 0.
         """
-        if self._exchange.begin(tokens) and not tokens:
+        self._exchange.begin(tokens, size, ready=ready)
+        return self._exchange.even
+
+    def join(self) -> None:
+        """All begin a step, in which this replica has no tokens: if others have some, the mixtures are computed here
+        and now, and nothing else is.
+        """
+        if self._exchange.begin(0):
             for mixture in self._mixtures:
                 mixture.join()

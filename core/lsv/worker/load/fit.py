@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import torch
 
@@ -16,17 +18,17 @@ from lsv.worker.load.peaks import measure_peaks
 from lsv.worker.load.streamed import describe_streaming
 
 
-def plan_fit(bound: Bound, config: EngineConfig, device: Device, communicator: Communicator | None = None) -> Fit:
+def plan_fit(bound: Bound, config: EngineConfig, device: Device, groups: Sequence[Communicator] = ()) -> Fit:
     """How memory would be used once the weights are there. Raises ``ConfigError`` when no request of full length fits.
 
-    Without a communicator it is the plan of one rank.
+    The caches of all ranks of ``groups`` are equal; without any it is the plan of one rank.
     """
     fit = _plan(bound, config, device, weights=bound.declared.weight_bytes)
-    return _smallest(fit, device, communicator)
+    return _smallest(fit, device, groups)
 
 
 def measure_fit(
-    fit: Fit, bound: Bound, config: EngineConfig, device: Device, communicator: Communicator | None = None
+    fit: Fit, bound: Bound, config: EngineConfig, device: Device, groups: Sequence[Communicator] = ()
 ) -> Fit:
     """The plan with the weights in place and what steps take as measured; ``fit`` where a device does not measure.
 
@@ -36,7 +38,7 @@ def measure_fit(
     if taken:
         taken += measure_graphs(bound, config, device)
     measured = _plan(bound, config, device, *taken) if taken else fit
-    return _smallest(measured, device, communicator)
+    return _smallest(measured, device, groups)
 
 
 def _plan(bound: Bound, config: EngineConfig, device: Device, *taken: Reason, weights: int = 0) -> Fit:
@@ -55,11 +57,13 @@ def _plan(bound: Bound, config: EngineConfig, device: Device, *taken: Reason, we
     return msgspec.structs.replace(fit, ops=bound.ops, mutual=declared.model.mutual, reasons=reasons)
 
 
-def _smallest(fit: Fit, device: Device, communicator: Communicator | None) -> Fit:
-    """The ranks' caches must be equal: the one with the least memory decides."""
-    if communicator is None:
+def _smallest(fit: Fit, device: Device, groups: Sequence[Communicator]) -> Fit:
+    """The one with the least memory decides, in one group after the other."""
+    if not groups:
         return fit
-    mine = torch.tensor([fit.num_blocks], device=device.torch_device)
-    blocks = int(communicator.all_gather(mine).min())
+    blocks = fit.num_blocks
+    for group in groups:
+        mine = torch.tensor([blocks], device=device.torch_device)
+        blocks = int(group.all_gather(mine).min())
     page = fit.kv_bytes // (fit.num_blocks + 1)
     return msgspec.structs.replace(fit, num_blocks=blocks, kv_bytes=(blocks + 1) * page)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+import torch
+
 from lsv.config import EngineConfig
-from lsv.devices.collectives import serve_store
+from lsv.devices.collectives import SERVED, BackendCommunicator, gloo_for, serve_store
 from lsv.nn.exchange import TokenExchange, others_named
 from lsv.pipeline.link import Links, neighbours
 from lsv.pipeline.meeting import Meeting
@@ -38,8 +41,7 @@ class Groups:
 
     def close(self) -> None:
         """Leave them."""
-        exchanging = None if self.exchange is None else self.exchange.communicator
-        for group in (self.links, self.world, self.sharing, exchanging):
+        for group in (self.links, self.world, self.sharing, self.exchange):
             if group is not None:
                 group.close()
 
@@ -66,10 +68,21 @@ def _join_replicas(device: Device, rank: int, config: EngineConfig) -> tuple[Tok
     store, address = None, f"{topology.meeting}/{name}"
     if config.replica_nodes is not None:
         store, address = _meet_replicas(config, name, mine)
+    group = Group("ep", tuple(range(topology.expert)), mine, address)
     with others_named():
-        communicator = connect(device, Group("ep", tuple(range(topology.expert)), mine, address))
-    assert communicator is not None, "several replicas share experts"
-    return TokenExchange(communicator, topology.tensor, device.torch_device), store
+        communicator = connect(device, group)
+        assert communicator is not None, "several replicas share experts"
+        hosts = _connect_hosts(group) if device.asynchronous else None
+    return TokenExchange(communicator, topology.tensor, device.torch_device, hosts), store
+
+
+def _connect_hosts(group: Group) -> Communicator:
+    """The processors of the ranks of a group."""
+    address = group.address if group.address.startswith(SERVED) else f"{group.address}-hosts"
+    hosts = msgspec.structs.replace(group, axis="hosts", address=address)
+    communicator = BackendCommunicator(hosts, gloo_for(hosts), torch.device("cpu"))
+    communicator.self_test()
+    return communicator
 
 
 def _meet_replicas(config: EngineConfig, name: str, mine: int) -> tuple[Any, str]:

@@ -89,14 +89,16 @@ def load(
     if config.adapters is not None:
         model = declared.model
         adapters = AdapterStore(model, places, config.adapters, communicator, device.torch_device, every)
-    fit = plan_fit(bound, config, device, every)
+    # shapes may depend on the cache's size, and replicas that share experts run them all together
+    equal = [group for group in (every, None if exchange is None else exchange.communicator) if group is not None]
+    fit = plan_fit(bound, config, device, equal)
     with closing(_source(config, declared, catalog, communicator)) as source:
         staging = Staging(device) if device.pinned else None
         fill(declared, source, lambda done, total: report("weights", done, total), staging)
     if adapters is not None:
         allocate(declared.model, device.torch_device)
     device.release_cache()  # filling has left memory reserved for the largest tensors
-    fit = measure_fit(fit, bound, config, device, every)
+    fit = measure_fit(fit, bound, config, device, equal)
     fit = msgspec.structs.replace(fit, weight_bytes=declared.weight_bytes)
     return Loaded(bound, fit, adapters)
 

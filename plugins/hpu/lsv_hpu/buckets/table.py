@@ -44,6 +44,12 @@ class Buckets:
                 return Shape(DECODE, rows, 1, blocks)
         return None
 
+    def fit_size(self, shape: Shape, size: int) -> Shape | None:
+        """The smallest shape of just ``size`` tokens that holds ``shape`` in every dimension."""
+        shapes = self.prompts if shape.kind == PROMPT else self.decodes
+        holding = (one for one in shapes if one.size == size and _holds(one, shape))
+        return min(holding, key=lambda one: (one.rows, one.query, one.blocks), default=None)
+
     def _fit_prompt(self, shape: Shape) -> Shape | None:
         for rows in _from(self.sizes.prompt_bs, shape.rows):
             for query in _from(self.sizes.prompt_seq, shape.query):
@@ -88,3 +94,7 @@ def _steps(sizes: Sequence[int], first: int = 0) -> Iterator[tuple[int, int]]:
 
 def _from(sizes: Sequence[int], least: int) -> Sequence[int]:
     return sizes[bisect_left(sizes, least) :]
+
+
+def _holds(one: Shape, other: Shape) -> bool:
+    return one.rows >= other.rows and one.query >= other.query and one.blocks >= other.blocks

@@ -144,6 +144,46 @@ async def test_experts_move_between_replicas_in_the_middle_of_answers(stages: in
         assert first.stats.experts == second.stats.experts == found.stats.experts
 
 
+@pytest.mark.row("F-282", "F-570", "F-571")
+@pytest.mark.parametrize(
+    ("platform", "options"),
+    [
+        pytest.param("cuda", {}, id="cuda"),
+        pytest.param("cuda", {"enforce_eager": True}, id="cuda-eager", marks=pytest.mark.slow),
+        pytest.param("cuda", {"tensor_parallel_size": 2}, id="cuda-4-ranks", marks=pytest.mark.slow),
+        pytest.param("cuda", {"quantization": "fp8"}, id="cuda-fp8", marks=pytest.mark.slow),
+        pytest.param("xpu", {}, id="xpu", marks=pytest.mark.slow),
+        pytest.param("rocm", {"pipeline_parallel_size": 2}, id="rocm-stages", marks=pytest.mark.slow),
+        pytest.param("hpu", {}, id="hpu"),
+        pytest.param("hpu", {"enforce_eager": True}, id="hpu-eager", marks=pytest.mark.slow),
+    ],
+)
+async def test_replicas_on_accelerators_answer_as_one_engine(
+    platform: str, options: dict[str, Any], checkpoint: Path
+) -> None:
+    """Emulated ones, where captured steps of the same size are replayed on all, and experts move under them."""
+    params = [GREEDY, SEEDED, GREEDY, SEEDED]
+    plain = {name: value for name, value in options.items() if name == "quantization"}
+    wanted = alone(checkpoint, PROMPTS, params, reference_ops=True, **plain)
+    moving = {"enable_eplb": True, "eplb_config": {"window_size": 3, "step_interval": 4}, "expert_map": UNEVEN}
+    given = {"platform": platform, "emulate": True, "num_gpu_blocks_override": 40, **moving, **options}
+    if "tensor_parallel_size" in options:
+        given["expert_map"] = "[3,0,2,0,1,1,2,3]"
+    async with serving(configure(checkpoint, **given)) as (found, _):
+        first, second = found.replicas
+        asked = list(zip(PROMPTS, params, strict=True))
+        assert [await ask(first, *one) for one in asked] == wanted, "the other one has nothing to do"
+        both = await asyncio.gather(*(ask(client, *one) for one in asked for client in (second, first)))
+        assert both == [answer for answer in wanted for _ in range(2)], "all at once, on both"
+        before = second.stats.generation_tokens_total
+        beside = asyncio.create_task(ask(second, PROMPTS[1], LONG))
+        await until(lambda: second.stats.generation_tokens_total > before)
+        assert await asyncio.gather(*(ask(first, *one) for one in asked)) == wanted, "more on the one than the other"
+        assert len(await beside) == 60
+        assert first.stats.experts is not None
+        assert first.stats.experts.moved_total > 0
+
+
 @pytest.mark.row("F-282")
 async def test_all_fail_with_the_one_that_is_killed_and_all_come_back(checkpoint: Path) -> None:
     (wanted,) = alone(checkpoint, PROMPTS[:1], [GREEDY])
