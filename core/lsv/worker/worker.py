@@ -323,16 +323,9 @@ class Worker:
         assert self._slots is not None
         runner, plan, ahead = self._runner, results.plan, bool(self._in_flight)
         batch = build_batch(
-            plan,
-            results.slots,
-            self._slots.tables,
-            self._config.block_size,
-            axes=runner.axes,
-            pairs=runner.pairs,
-            ahead=ahead,
-            adapted=self._adapters is not None,
-            mutual=runner.mutual,
-        )
+            plan, results.slots, self._slots.tables, self._config.block_size, axes=runner.axes, pairs=runner.pairs,
+            ahead=ahead, adapted=self._adapters is not None, mutual=runner.mutual,
+        )  # fmt: skip
         if self._config.in_flight > 1:
             batch = replace(batch, sampled=np.array([plan.rows.slot[row] for row in results.outputs.sampled], np.int64))
         ran = runner.run(plan.kind, batch, results.places, gather)
