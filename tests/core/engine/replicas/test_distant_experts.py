@@ -66,11 +66,12 @@ def configure(path: Path, **options: Any) -> EngineConfig:
 
 
 @pytest.mark.row("F-570", "F-571", "F-574", "F-599")
+@pytest.mark.parametrize("platform", ["cpu", pytest.param("cuda", marks=pytest.mark.slow)])
 async def test_machines_share_experts_and_answer_as_one_engine_with_all(
-    checkpoint: Path, wanted: Sequence[list[int]]
+    platform: str, checkpoint: Path, wanted: Sequence[list[int]]
 ) -> None:
-    """In the midst of requests that nobody wants any more."""
-    config = configure(checkpoint)
+    """In the midst of requests that nobody wants any more. A GPU is an emulated one."""
+    config = configure(checkpoint, platform=platform, emulate=platform != "cpu")
     with node(config) as other:
         async with head(config, vocabulary=64) as found:
             await found.client.ready()
