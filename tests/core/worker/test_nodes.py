@@ -265,6 +265,41 @@ async def test_a_machine_that_is_lost_ends_only_the_replica_that_it_has_ranks_of
                     assert "node 0 has ended" in said
 
 
+@pytest.mark.row("F-282", "F-570", "F-571")
+@pytest.mark.slow
+@pytest.mark.xdist_group("replica_nodes")
+@pytest.mark.parametrize("axis", ["tensor_parallel_size", "pipeline_parallel_size"])
+async def test_replicas_of_several_machines_share_experts(axis: str, tmp_path: Path, ports: int) -> None:
+    """Both fail with a machine that is lost, and come back with it."""
+    sparse = str(tiny("qwen3_moe", tmp_path / "sparse", num_experts=8, mlp_only_layers=[], tokenizer=True))
+    prompts = [prompt["prompt_token_ids"] for prompt in PROMPTS]
+    with LLM(sparse, skip_tokenizer_init=True, **PLAIN) as llm:
+        expected = answers(llm)
+    layout = {**REPLICAS, "tensor_parallel_size": 1, axis: 2, "max_model_len": 128}
+    given = options(ports, **layout, enable_expert_parallel=True)
+    flags = {**given, "enable_expert_parallel": "true"}
+    with node(sparse, 1, **flags) as second, node(sparse, 2, **flags) as third:
+        async with serve(sparse, given) as (client, _):
+            near, far = client.replicas
+            with node(sparse, 3, **flags) as lost:
+                await client.ready()
+                assert [await ask(near, ids) for ids in prompts] == expected, "the other one has nothing to do"
+                both = await asyncio.gather(*(ask(one, ids) for ids in prompts for one in (near, far)))
+                assert both == [answer for answer in expected for _ in range(2)]
+                asked = [asyncio.create_task(ask(one, prompts[0], 100)) for one in (near, far)]
+                await until(lambda: near.stats.generation_tokens_total > 100)
+                lost.kill()
+                ends = [str(end) for end in await asyncio.gather(*asked, return_exceptions=True)]
+                gone = "the worker of rank 1 on node 3 (127.0.0.1) is gone"
+                assert ends == [f"replica 1 is gone, with which this one shares experts: {gone}", gone]
+            with node(sparse, 3, **flags):
+                await until(lambda: {one.status.state for one in client.replicas} == {"ready"})
+                assert [await ask(one, prompts[2]) for one in (far, near)] == [expected[2]] * 2
+        for machine in (second, third):
+            said = (await asyncio.to_thread(machine.communicate, timeout=60))[0]
+            assert machine.returncode == 0, said
+
+
 def test_a_machine_that_does_not_fit_ends_no_replica(
     checkpoint: str, ports: int, caplog: pytest.LogCaptureFixture
 ) -> None:

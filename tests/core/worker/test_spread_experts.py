@@ -152,9 +152,8 @@ def test_experts_are_spread_over_the_ranks_of_all_replicas() -> None:
     assert topology(data_parallel_size=3, pipeline_parallel_size=2).expert == 3, "those of a stage"
     assert topology(data_parallel_size=3).shares_experts
     assert not topology(tensor_parallel_size=3).shares_experts
-
-
-MACHINES = {"nnodes": 4, "node_rank": 0, "master_addr": "10.0.0.1", "cluster_key": "k" * 16}
+    machines = {"nnodes": 4, "node_rank": 0, "master_addr": "10.0.0.1", "cluster_key": "k" * 16}
+    assert topology(tensor_parallel_size=2, data_parallel_size=2, **machines).expert == 4
 
 
 @pytest.mark.row("F-282")
@@ -162,7 +161,6 @@ MACHINES = {"nnodes": 4, "node_rank": 0, "master_addr": "10.0.0.1", "cluster_key
     ("given", "message"),
     [
         ({"enable_sleep_mode": True}, "enable_sleep_mode: not with"),
-        ({"tensor_parallel_size": 2, **MACHINES}, "nnodes: not with"),
         ({"cpu_offload_gb": 1}, "cpu_offload_gb: not with"),
         ({"expert_map": "[0, 2]"}, "expert 1 is on rank 2, and there are 2"),
     ],

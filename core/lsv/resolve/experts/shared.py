@@ -5,7 +5,7 @@ from __future__ import annotations
 from lsv.config import EngineConfig
 from lsv.errors import ConfigError
 
-_EXECUTORS = ("inline", "processes")
+_EXECUTORS = ("inline", "processes", "nodes")
 
 
 def refuse_with_shared_experts(config: EngineConfig) -> None:
@@ -14,8 +14,7 @@ def refuse_with_shared_experts(config: EngineConfig) -> None:
     if not topology.shares_experts:
         return
     refused = {
-        "nnodes": (config.nodes is not None, "a replica that shares experts has its ranks on one machine"),
-        "executor": (config.executor not in _EXECUTORS, "a replica's ranks must be processes of one machine"),
+        "executor": (config.executor not in _EXECUTORS, "ranks must be processes of machines that are known"),
         "enable_sleep_mode": (config.sleep_mode, "none of the replicas computes without the others"),
         "cpu_offload_gb": (config.offload_bytes > 0, "layers on the host hold no experts for others"),
     }

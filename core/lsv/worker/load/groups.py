@@ -65,10 +65,13 @@ def _join_replicas(device: Device, rank: int, config: EngineConfig) -> tuple[Tok
         return None, None
     stage, place = divmod(rank, topology.tensor)
     mine, name = topology.replica * topology.tensor + place, f"experts-{stage}"
-    store, address = None, f"{topology.meeting}/{name}"
+    store, address = None, topology.meeting
     if config.replica_nodes is not None:
         store, address = _meet_replicas(config, name, mine)
-    group = Group("ep", tuple(range(topology.expert)), mine, address)
+    elif not address.startswith(SERVED):
+        address = f"{address}/{name}"
+    first = stage * topology.expert  # a store is for the groups of all stages, which it tells apart by their ranks
+    group = Group("ep", tuple(range(first, first + topology.expert)), mine, address)
     with others_named():
         communicator = connect(device, group)
         assert communicator is not None, "several replicas share experts"

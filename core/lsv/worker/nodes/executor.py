@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
 from lsv.config import EngineConfig
 from lsv.devices.collectives import serve_store
 from lsv.errors import LsvError
@@ -16,6 +18,7 @@ from lsv.processes.folder import PrivateFolder
 from lsv.settings.cluster_key import read_cluster_key
 from lsv.worker.channel import Start
 from lsv.worker.nodes.gathering import Gathering, Member, dismiss_all
+from lsv.worker.nodes.shared_store import SharedStore
 from lsv.worker.processes import Rank, RankLink, RanksExecutor
 
 log = logging.getLogger(__name__)
@@ -31,6 +34,7 @@ class NodesExecutor(RanksExecutor):
         self._members: dict[int, Member] = {}
         self._folder: PrivateFolder | None = None
         self._store: Any = None
+        self._shared: SharedStore | None = None
 
     def launch(self, config: EngineConfig) -> Iterator[RankLink]:
         """Raises ``StartError`` for machines that do not come, and for those that do not fit."""
@@ -38,7 +42,11 @@ class NodesExecutor(RanksExecutor):
         assert nodes is not None, "the executor nodes is chosen for several machines"
         gathering = Gathering(config, nodes, read_cluster_key(), self.progress)
         self._members = gathering.members
+        topology = config.topology
         try:
+            if topology.shares_experts:
+                self._shared = SharedStore(config, gathering.host)
+                topology = msgspec.structs.replace(topology, meeting=self._shared.address)
             gathering.await_members()
             ends = gathering.await_ranks()
             host = gathering.host
@@ -46,15 +54,17 @@ class NodesExecutor(RanksExecutor):
             gathering.close()
         self._folder = PrivateFolder()
         self._store, address = serve_store(host)
-        for number in nodes.of_replica(config.topology):
-            ranks = nodes.ranks(config.topology, number)
+        for number in nodes.of_replica(topology):
+            ranks = nodes.ranks(topology, number)
             for rank in ranks:
                 place = (rank - ranks.start, len(ranks))
                 if number == nodes.number:
-                    yield Rank(Start(config, rank, address, place, str(self._folder.path / "rendezvous")))
+                    here = msgspec.structs.replace(config, topology=topology)
+                    yield Rank(Start(here, rank, address, place, str(self._folder.path / "rendezvous")))
                 else:
                     member = self._members[number]
-                    yield _begin(ends[rank], member, Start(member.config, rank, address, place, member.joined.nearby))
+                    there = msgspec.structs.replace(member.config, topology=topology)
+                    yield _begin(ends[rank], member, Start(there, rank, address, place, member.joined.nearby))
 
     @contextmanager
     def _one_fate(self) -> Iterator[None]:
@@ -70,7 +80,7 @@ class NodesExecutor(RanksExecutor):
         super().stop()
         if self._folder is not None:
             self._folder.remove()
-        self._folder = self._store = None
+        self._folder = self._store = self._shared = None
 
 
 def _begin(end: socket.socket, member: Member, start: Start) -> RankLink:
