@@ -17,6 +17,7 @@ from lsv.errors import ConfigError
 from lsv.resolve import resolve
 from lsv.settings import Setting, Settings
 from lsv_bench.eval.formats import choose_formats
+from lsv_bench.eval.matching import MATCHES
 from lsv_bench.eval.paired import compare
 from lsv_bench.eval.perplexity import choose_windows
 from lsv_bench.eval.result import Evaluation, Run, read_baseline
@@ -29,6 +30,11 @@ from lsv_bench.result import write_result
 
 SETTINGS = (
     Setting(name="questions", help="JSONL file of questions with their answers", scope="all"),
+    Setting(
+        name="gsm8k", help="ask GSM8K instead: its published test.jsonl, lines of question and answer", scope="all"
+    ),
+    Setting(name="shots", type="int", low=0, help="worked examples before each problem of GSM8K (5)", scope="all"),
+    Setting(name="shots_from", help="file of them, such as GSM8K's train.jsonl (default: lsv's own)", scope="all"),
     Setting(name="text", help="file whose perplexity is measured", scope="all"),
     Setting(
         name="formats", type="list", default=(),
@@ -46,8 +52,10 @@ SETTINGS = (
         scope="all",
     ),
     Setting(
-        name="match", default="exact", choices=("exact", "loose"),
-        help="loose passes over capitals and punctuation of answers; neither minds white space", scope="all",
+        name="match", choices=tuple(MATCHES),
+        help="loose passes over capitals and punctuation of answers, neither it nor exact minds white space; "
+        "number compares the one behind #### (default: exact; number for GSM8K)",
+        scope="all",
     ),
     Setting(
         name="context", type="int", low=2, help="tokens of a perplexity window (default: 1024 or the longest)",
@@ -89,7 +97,7 @@ def _plan(settings: Settings, material: Material, longest: int) -> Work:
     return Work(
         questions=material.questions,
         max_tokens=settings["max_tokens"],
-        loose=settings["match"] == "loose",
+        match=material.match,
         text=material.text,
         windows=windows,
         speed=speed,

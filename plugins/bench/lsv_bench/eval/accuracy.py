@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from lsv.errors import ConfigError
 from lsv.request.params import SamplingParams
 from lsv_bench.datasets import Conversation
 from lsv_bench.eval.asking import Ask, Span, answers, log_likelihoods
+from lsv_bench.eval.matching import MATCHES
 from lsv_bench.eval.questions import Question
 
 if TYPE_CHECKING:
@@ -22,35 +22,30 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a question. ``text`` is the normalised answer, or the chosen choice.
 
     ``right_by_length`` judges the choice with the largest log-likelihood a byte; None without choices.
+    ``right_flexibly`` judges the answer's last number; None where texts are matched.
     """
 
     place: str
     text: str
     right: bool
     right_by_length: bool | None = None
+    right_flexibly: bool | None = None
     category: str = ""
 
 
 class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
-    """Shares from 0 to 1. ``by_length`` is over the questions with choices; ``categories`` are (right, of)."""
+    """Shares from 0 to 1. ``categories`` are (right, of).
+
+    ``by_length`` is over the questions with choices, ``flexible`` over those whose answers are numbers; None for none.
+    """
 
     questions: int
     right: int
     accuracy: float
     by_length: float | None
+    flexible: float | None = None
     categories: Mapping[str, tuple[int, int]]
     answers: Sequence[Answer]
-
-
-def normalise(text: str, *, loose: bool = False) -> str:
-    """Unicode in composed form (NFC), each run of white space as one space, none at the ends.
-
-    ``loose`` also drops punctuation and the difference of capitals.
-    """
-    text = unicodedata.normalize("NFC", text)
-    if loose:
-        text = "".join(c for c in text if not unicodedata.category(c).startswith("P")).casefold()
-    return " ".join(text.split())
 
 
 def measure_accuracy(
@@ -58,17 +53,19 @@ def measure_accuracy(
     questions: Sequence[Question],
     *,
     max_tokens: int,
-    loose: bool = False,
+    match: str = "exact",
     done: Callable[[], None] = lambda: None,
 ) -> Accuracy:
-    """Ask all questions, greedily; ``done`` is called after each answer and each choice.
+    """Ask all questions, greedily; ``match`` names how answers are compared (``matching.MATCHES``).
+
+    ``done`` is called after each answer and each choice.
 
     Raises ``ConfigError`` for a question that is too long, ``BadRequest`` for a conversation without chat template.
     """
     prompts = [encode_prompt(llm, question) for question in questions]
     generated = [number for number, question in enumerate(questions) if not question.choices]
     chosen = [number for number, question in enumerate(questions) if question.choices]
-    found = _generate(llm, [(questions[n], prompts[n]) for n in generated], max_tokens, loose, done)
+    found = _generate(llm, [(questions[n], prompts[n]) for n in generated], max_tokens, match, done)
     picked = _choose(llm, [(questions[n], prompts[n]) for n in chosen], done)
     judged = dict(zip((*generated, *chosen), (*found, *picked), strict=True))
     return summarise([judged[number] for number in range(len(questions))])
@@ -77,7 +74,6 @@ def measure_accuracy(
 def summarise(judged: Sequence[Answer]) -> Accuracy:
     """Shares over one answer or more."""
     right = sum(answer.right for answer in judged)
-    by_length = [answer.right_by_length for answer in judged if answer.right_by_length is not None]
     categories: dict[str, tuple[int, int]] = {}
     for answer in judged:
         before, total = categories.get(answer.category, (0, 0))
@@ -86,10 +82,17 @@ def summarise(judged: Sequence[Answer]) -> Accuracy:
         questions=len(judged),
         right=right,
         accuracy=right / len(judged),
-        by_length=sum(by_length) / len(by_length) if by_length else None,
+        by_length=_share([answer.right_by_length for answer in judged]),
+        flexible=_share([answer.right_flexibly for answer in judged]),
         categories={name: categories[name] for name in sorted(categories) if name},
         answers=judged,
     )
+
+
+def _share(judged: Sequence[bool | None]) -> float | None:
+    """Of those that were judged at all."""
+    found = [right for right in judged if right is not None]
+    return sum(found) / len(found) if found else None
 
 
 def encode_prompt(llm: LLM, question: Question) -> tuple[int, ...]:
@@ -102,7 +105,7 @@ def encode_prompt(llm: LLM, question: Question) -> tuple[int, ...]:
 
 
 def _generate(
-    llm: LLM, asked: Sequence[tuple[Question, tuple[int, ...]]], max_tokens: int, loose: bool, done: Callable[[], None]
+    llm: LLM, asked: Sequence[tuple[Question, tuple[int, ...]]], max_tokens: int, match: str, done: Callable[[], None]
 ) -> list[Answer]:
     requests: list[Ask] = []
     for question, ids in asked:
@@ -111,9 +114,15 @@ def _generate(
         requests.append((ids, SamplingParams(temperature=0.0, max_tokens=length, stop=question.stop)))
     found: dict[int, Answer] = {}
     for number, output in answers(llm, requests):
-        question, text = asked[number][0], normalise(output.outputs[0].text, loose=loose)
-        right = any(text == normalise(answer, loose=loose) for answer in question.answers)
-        found[number] = Answer(place=question.place, text=text, right=right, category=question.category)
+        question = asked[number][0]
+        verdict = MATCHES[match](output.outputs[0].text, question.answers)
+        found[number] = Answer(
+            place=question.place,
+            text=verdict.text,
+            right=verdict.right,
+            right_flexibly=verdict.flexible,
+            category=question.category,
+        )
         done()
     return [found[number] for number in range(len(asked))]
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from lsv.errors import ConfigError
 from lsv_bench.datasets import Conversation
+
+Form = TypeVar("Form")
+_LINES = {"questions": "question", "gsm8k": "problem", "shots_from": "example"}
+"""What a line is called, by the option that names its file."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,16 +51,25 @@ def read_questions(path: str) -> list[Question]:
 
     Raises ``ConfigError`` naming the file, and the line that is wrong.
     """
-    lines = enumerate(read_text(path, "questions").splitlines(), 1)
-    found = [_read_line(f"{path}:{number}", line) for number, line in lines if line.strip()]
+    return [_make_question(place, entry) for place, entry in read_entries(path, "questions", _Line)]
+
+
+def read_entries(path: str, what: str, form: type[Form]) -> list[tuple[str, Form]]:
+    """The objects of a JSONL file, each with its place; fields that ``form`` lacks are ignored, empty lines skipped.
+
+    Raises ``ConfigError`` naming the file and the line that is wrong; ``what`` is the option at fault.
+    """
+    lines = enumerate(read_text(path, what).splitlines(), 1)
+    found = [(f"{path}:{n}", _decode(f"{path}:{n}", line, form, what)) for n, line in lines if line.strip()]
     if not found:
-        raise ConfigError(f"questions {path} can't be used: it holds no line", param="questions")
+        raise ConfigError(f"{what} {path} can't be used: it holds no line", param=what)
     return found
 
 
 def make_questions(entries: Iterable[Mapping[str, Any]], name: str) -> list[Question]:
     """Questions from objects such as a file's lines hold. Raises ``ConfigError`` naming the one that is wrong."""
-    return [_read_line(f"{name}:{number}", msgspec.json.encode(entry)) for number, entry in enumerate(entries, 1)]
+    places = ((f"{name}:{number}", msgspec.json.encode(entry)) for number, entry in enumerate(entries, 1))
+    return [_make_question(place, _decode(place, line, _Line, "questions")) for place, line in places]
 
 
 def read_text(path: str, what: str) -> str:
@@ -78,17 +91,20 @@ def _content(question: Question) -> bytes:
     return msgspec.json.encode(msgspec.structs.replace(question, place=""), order="sorted")
 
 
-def _read_line(place: str, line: str | bytes) -> Question:
+def _decode(place: str, line: str | bytes, form: type[Form], what: str) -> Form:
     try:
-        entry = msgspec.json.decode(line, type=_Line)
+        return msgspec.json.decode(line, type=form)
     except msgspec.DecodeError as cause:  # includes fields of a wrong type
-        raise _refusal(place, str(cause)) from None
+        raise refuse_line(place, str(cause), what) from None
+
+
+def _make_question(place: str, entry: _Line) -> Question:
     prompt = _prompt(place, entry)
     answers = _answers(place, entry)
     if entry.max_tokens is not None and entry.max_tokens < 1:
-        raise _refusal(place, f"max_tokens must be at least 1, got {entry.max_tokens}")
+        raise refuse_line(place, f"max_tokens must be at least 1, got {entry.max_tokens}")
     if entry.choices and (len(entry.choices) < 2 or not all(entry.choices)):
-        raise _refusal(place, "choices must be two texts or more, none of them empty")
+        raise refuse_line(place, "choices must be two texts or more, none of them empty")
     return Question(
         place=place,
         prompt=prompt,
@@ -103,20 +119,20 @@ def _read_line(place: str, line: str | bytes) -> Question:
 
 def _prompt(place: str, entry: _Line) -> str | Conversation:
     if (entry.prompt is None) == (entry.messages is None):
-        raise _refusal(place, "it must have either prompt or messages")
+        raise refuse_line(place, "it must have either prompt or messages")
     if entry.messages is None:
         if not entry.prompt:
-            raise _refusal(place, "prompt must not be empty")
+            raise refuse_line(place, "prompt must not be empty")
         return entry.prompt
     if not entry.messages or not all(isinstance(m.get("role"), str) and "content" in m for m in entry.messages):
-        raise _refusal(place, 'messages must be a list of {"role": …, "content": …}')
+        raise refuse_line(place, 'messages must be a list of {"role": …, "content": …}')
     return Conversation(entry.messages)
 
 
 def _answers(place: str, entry: _Line) -> tuple[str | int | float, ...]:
     given = entry.answers if entry.answer is None else (entry.answer,)
     if not given or (entry.answer is not None and entry.answers is not None):
-        raise _refusal(place, "it must have either an answer or a list of answers")
+        raise refuse_line(place, "it must have either an answer or a list of answers")
     return given
 
 
@@ -126,8 +142,8 @@ def _choice(place: str, answer: str | float, choices: Sequence[str]) -> int:
         return answer
     if isinstance(answer, str) and answer in choices:
         return choices.index(answer)
-    raise _refusal(place, f"the answer must be one of the choices or its index from 0, got {answer!r}")
+    raise refuse_line(place, f"the answer must be one of the choices or its index from 0, got {answer!r}")
 
 
-def _refusal(place: str, why: str) -> ConfigError:
-    return ConfigError(f"question {place} can't be used: {why}", param="questions")
+def refuse_line(place: str, why: str, what: str = "questions") -> ConfigError:
+    return ConfigError(f"{_LINES.get(what, what)} {place} can't be used: {why}", param=what)

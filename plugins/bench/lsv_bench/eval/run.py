@@ -27,7 +27,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
     questions: Sequence[Question] = ()
     max_tokens: int = 256
-    loose: bool = False
+    match: str = "exact"
     text: str = ""
     windows: tuple[int, int] = (1, 1)
     speed: Lengths | None = None
@@ -54,7 +54,7 @@ def evaluate(llm: LLM, work: Work, begin: Callable[[str, int | None], None], don
         speed = {}
         if work.questions:
             begin("questions", sum(len(question.choices) or 1 for question in work.questions))
-            accuracy = measure_accuracy(llm, work.questions, max_tokens=work.max_tokens, loose=work.loose, done=done)
+            accuracy = measure_accuracy(llm, work.questions, max_tokens=work.max_tokens, match=work.match, done=done)
         if work.text:
             begin("text", None)
             perplexity = measure_perplexity(llm, work.text, *work.windows, done=done)

@@ -1,4 +1,4 @@
-"""What an evaluation asks: files the user names, or the held-out set that comes with a model."""
+"""What an evaluation asks: files the user names, GSM8K's among them, or the held-out set that comes with a model."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from lsv.offers import ModelAlias
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.locate import default_model
 from lsv.settings import Settings
+from lsv_bench.eval import gsm8k
 from lsv_bench.eval.questions import Question, digest, make_questions, read_questions, read_text
 from lsv_bench.eval.result import Source
 
@@ -19,10 +20,14 @@ _OWN_QUESTIONS = 600
 
 
 class Material(msgspec.Struct, frozen=True, kw_only=True):
-    """Questions and a text, either of which may be empty, and where they came from."""
+    """Questions and a text, either of which may be empty, and where they came from.
+
+    ``match`` is how answers are compared (``matching.MATCHES``).
+    """
 
     questions: Sequence[Question] = ()
     text: str = ""
+    match: str = "exact"
     asked: Source | None = None
     read: Source | None = None
 
@@ -32,9 +37,21 @@ def gather_material(settings: Settings, catalog: Catalog) -> Material:
 
     ``num_questions`` is how many of a file are asked at most, and how many of an own set. Raises ``ConfigError``.
     """
-    count, files = settings["num_questions"], (settings["questions"], settings["text"])
-    if any(files):
-        return from_files(*files, count)
+    material = _gather(settings, catalog)
+    return msgspec.structs.replace(material, match=settings["match"] or material.match)
+
+
+def _gather(settings: Settings, catalog: Catalog) -> Material:
+    count, text = settings["num_questions"], settings["text"]
+    if settings["gsm8k"]:
+        material = from_files(_ask_gsm8k(settings)[:count], settings["gsm8k"], text)
+        return msgspec.structs.replace(material, match=gsm8k.MATCH)
+    for name in ("shots", "shots_from"):
+        if settings[name] is not None:
+            raise ConfigError(f"{name} is for --gsm8k: other questions are asked as they stand", param=name)
+    if settings["questions"] or text:
+        asked = read_questions(settings["questions"])[:count] if settings["questions"] else []
+        return from_files(asked, settings["questions"], text)
     name = settings["model"] or default_model(catalog)
     alias = next((alias for alias in catalog.offers(ModelAlias) if alias.name == name), None)
     if alias is not None and alias.held_out is not None:
@@ -48,13 +65,19 @@ def gather_material(settings: Settings, catalog: Catalog) -> Material:
     )
 
 
-def from_files(questions: str | None, text: str | None, count: int | None) -> Material:
-    """Raises ``ConfigError`` for what can't be read, and for an empty text."""
+def _ask_gsm8k(settings: Settings) -> list[Question]:
+    if settings["questions"]:
+        raise ConfigError("give either --questions or --gsm8k, not both", param="gsm8k")
+    shots = gsm8k.SHOTS if settings["shots"] is None else settings["shots"]
+    return gsm8k.ask_problems(settings["gsm8k"], shots, settings["shots_from"])
+
+
+def from_files(questions: Sequence[Question], asked: str | None, text: str | None) -> Material:
+    """``asked`` and ``text`` are the files. Raises ``ConfigError`` for a text that can't be read or is empty."""
     content = read_text(text, "text") if text else ""
     if text and not content.strip():
         raise ConfigError(f"text {text} is empty", param="text")
-    asked = read_questions(questions)[:count] if questions else []
-    return describe(asked, content, questions or "", text or "")
+    return describe(questions, content, asked or "", text or "")
 
 
 def describe(questions: Sequence[Question], text: str, asked: str, read: str) -> Material:

@@ -83,7 +83,15 @@ def _accuracy(run: Run) -> str:
 
 
 def _by_length(run: Run) -> str:
-    return _NOTHING if run.accuracy is None or run.accuracy.by_length is None else f"{run.accuracy.by_length:.1%}"
+    return _share(run.accuracy.by_length if run.accuracy else None)
+
+
+def _flexible(run: Run) -> str:
+    return _share(run.accuracy.flexible if run.accuracy else None)
+
+
+def _share(value: float | None) -> str:
+    return _number(value, ".1%") or _NOTHING
 
 
 def _paired(write: Callable[[Paired], str | None]) -> Show:
@@ -112,6 +120,7 @@ _COLUMNS: dict[str, Show] = {
     "bits per byte": _bits,
     "accuracy": _accuracy,
     "by length": _by_length,
+    "flexible": _flexible,
     "kept": _paired(lambda paired: _number(paired.kept, ".1f", "%")),
     "gained": _paired(lambda paired: _number(paired.gained, "d")),
     "lost": _paired(lambda paired: _number(paired.lost, "d")),

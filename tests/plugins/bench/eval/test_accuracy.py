@@ -14,7 +14,8 @@ from lsv.testing.fakes import tokens as fake_tokens
 from lsv.testing.fakes.engine import FakeExecutor, engine_config
 from lsv.testing.fakes.requests import make_request
 from lsv.testing.fakes.text import letters
-from lsv_bench.eval.accuracy import judge_choices, measure_accuracy, normalise, summarise
+from lsv_bench.eval.accuracy import judge_choices, measure_accuracy, summarise
+from lsv_bench.eval.matching import normalise
 from lsv_bench.eval.paired import compare
 from lsv_bench.eval.questions import Question, make_questions
 from lsv_bench.eval.run import Work, evaluate
@@ -74,11 +75,13 @@ def test_choices_by_sum_and_by_length() -> None:
     assert (judged.text, judged.right, judged.right_by_length) == ("yes", False, True)
 
 
-def test_normalisation() -> None:
-    assert normalise(" a\t b\n\nc ") == "a b c"
-    assert normalise("e\u0301") == "\u00e9"
-    assert normalise("SNOW.") != normalise("snow")
-    assert normalise("“Snow”, he said.", loose=True) == "snow he said"
+@pytest.mark.row("F-428")
+def test_answers_that_are_numbers(llm: LLM) -> None:
+    """The fake model's answers hold no digit; a bare word is no number either."""
+    found = measure_accuracy(llm, make_questions([{"prompt": "Mira", "answer": 5}], "q"), max_tokens=6, match="number")
+    assert (found.accuracy, found.flexible, found.by_length) == (0.0, 0.0, None)
+    assert found.answers[0].right_flexibly is False
+    assert measure_accuracy(llm, make_questions([{"prompt": "M", "answer": 5}], "q"), max_tokens=6).flexible is None
 
 
 def test_a_question_that_is_too_long_is_named(llm: LLM) -> None:

@@ -54,6 +54,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("--json t.txt/x.json", "the results can't be written to t.txt/x.json"),
         ("--markdown t.txt/x.md", "the table can't be written to t.txt/x.md"),
         ("--match fuzzy", "match must be one of"),
+        ("--gsm8k missing.jsonl", "gsm8k missing.jsonl can't be read"),
+        ("--gsm8k q.jsonl", "problem q.jsonl:1 can't be used: Object missing required field `question`"),
+        ("--gsm8k q.jsonl --questions q.jsonl", "give either --questions or --gsm8k, not both"),
+        ("--shots 3 --questions q.jsonl", "shots is for --gsm8k"),
     ],
 )
 def test_errors_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str], arguments: str, why: str) -> None:
@@ -116,3 +120,20 @@ def test_without_files_a_models_own_set_is_asked(folder: Path, monkeypatch: pyte
     assert (len(first.questions), first.windows) == (20, (1024, 512))
     assert (first.questions, first.text) == (again.questions, again.text)
     assert (first.questions != other.questions, first.text != other.text) == (True, True)
+
+
+@pytest.mark.row("F-428")
+def test_gsm8k_is_compared_by_numbers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "gsm8k.jsonl").write_text('{"question": "1 + 1?", "answer": "#### 2"}\n' * 3)
+    works: list[command.Work] = []
+
+    def note(_: object, work: command.Work, __: object) -> None:
+        works.append(work)
+        raise ConfigError("enough")
+
+    monkeypatch.setattr(command, "_measure", note)
+    for more in ([], ["--match", "loose", "--num-questions", "2", "--shots", "0"]):
+        main.main(["eval", "lsv-demo", "--gsm8k", "gsm8k.jsonl", *more])
+    main.main(["eval", "lsv-demo", "--questions", "q.jsonl"])
+    assert [(len(work.questions), work.match) for work in works] == [(3, "number"), (2, "loose"), (1, "exact")]
+    assert works[1].questions[0].prompt == "Question: 1 + 1?\nAnswer:"
