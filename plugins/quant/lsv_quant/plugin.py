@@ -7,7 +7,7 @@ from typing import Any
 
 from lsv import hookimpl
 from lsv.offers import CheckpointOffer, QuantizerOffer
-from lsv_quant.recognise import is_bitsandbytes, is_gguf
+from lsv_quant.recognise import is_bitsandbytes, is_gguf, is_sparse
 
 api = 1
 
@@ -89,6 +89,7 @@ def lsv_quantizers() -> Iterable[QuantizerOffer]:
 @hookimpl
 def lsv_checkpoints() -> Iterable[CheckpointOffer]:
     yield CheckpointOffer("bitsandbytes", is_bitsandbytes, "lsv_quant.checkpoints.bitsandbytes_source:open_source")
+    yield CheckpointOffer("sparse", is_sparse, "lsv_quant.checkpoints.sparse_source:open_source")
     yield CheckpointOffer(
         "gguf",
         is_gguf,

@@ -4,18 +4,34 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 POINTER = "gguf.json"
 """In a model folder made from a GGUF file: says where the file is."""
 
 
+SPARSE = ("sparse-24-bitmask", "sparse-bitmask")
+"""Forms of compressed-tensors that store some weights and a bit for each."""
+
+
 def is_bitsandbytes(path: str) -> bool:
     """A folder whose config.json says so."""
+    return _quantization(path).get("quant_method") == "bitsandbytes"
+
+
+def is_sparse(path: str) -> bool:
+    """A folder whose config.json names one of the ``SPARSE`` forms."""
+    found = _quantization(path).get("sparsity_config")
+    return isinstance(found, dict) and found.get("format") in SPARSE
+
+
+def _quantization(path: str) -> dict[str, Any]:
+    """What a folder's config.json says of its weights, empty where it says nothing."""
     try:
-        config = json.loads((Path(path) / "config.json").read_text(encoding="utf-8"))
-        return bool(config["quantization_config"]["quant_method"] == "bitsandbytes")
+        found = json.loads((Path(path) / "config.json").read_text(encoding="utf-8"))["quantization_config"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return False
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def gguf_files(folder: Path) -> list[Path]:

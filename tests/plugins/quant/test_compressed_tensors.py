@@ -281,7 +281,7 @@ def test_the_group_that_names_a_layer_most_exactly() -> None:
         (config("int-quantized", ints(8), TOKENS | {"strategy": "tensor"}), "strategy is 'tensor'"),
         (config("int-quantized", ints(8), TOKENS | {"num_bits": 4}), "bits is 4"),
         (config("float-quantized", floats("block")), "strategy 'block' can't be read without the size"),
-        (config("int-quantized", ints(8), sparsity_config={"format": "sparse-bitmask"}), "sparsity_config: format is"),
+        (config("int-quantized", ints(8), sparsity_config={"format": "sparse-mask"}), "sparsity_config: format is"),
         (config("int-quantized", ints(8), transform_config={"R1": {}}), "transform_config = {'R1': {}} can't be"),
         (config("int-quantized", ints(8), ignore=["re:["]), "ignore: 're:[' is not a regular expression"),
         (config("int-quantized", ints(8), config_groups={}), "config_groups is empty"),

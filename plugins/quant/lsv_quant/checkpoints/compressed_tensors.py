@@ -25,6 +25,7 @@ from lsv_quant.checkpoints.compressed_forms import (
     make_packed,
 )
 from lsv_quant.checkpoints.scheme import Scheme
+from lsv_quant.recognise import SPARSE
 
 _DESCRIBED = ("quantization_status", "global_compression_ratio", "version", "kv_cache_scheme")
 """Keys that describe how the checkpoint was made, or that the KV cache reads."""
@@ -85,17 +86,24 @@ def make(quantization_config: Mapping[str, Any]) -> CompressedTensors:
     scheme = Scheme(quantization_config)
     scheme.choose("quant_method", ("compressed-tensors",))
     format = scheme.choose("format", (*_FORMATS, _MIXED), "dense")
-    sparsity = scheme.inner("sparsity_config")
-    if sparsity is not None and sparsity.json:
-        sparsity.choose("format", ("dense",), "dense")
+    sparse = _is_sparse(scheme.inner("sparsity_config"))
     ignored = _names(scheme, "ignore")
     groups = scheme.inner("config_groups")
-    if groups is None or not groups.json:
+    if (groups is None or not groups.json) and not sparse:
         raise scheme.error("config_groups is empty: expected at least one group of layers")
-    found = tuple(_read_group(groups.inner(name), format) for name in groups.json)
+    found = () if groups is None else tuple(_read_group(groups.inner(name), format) for name in groups.json)
     scheme.pass_over(*_DESCRIBED)
     scheme.finish()
     return CompressedTensors(found, ignored)
+
+
+def _is_sparse(sparsity: Scheme | None) -> bool:
+    """Whether weights are stored with a bit for each. Which ones is seen from the tensors: ``sparse_source`` has them
+    as dense ones, also those that are quantised.
+    """
+    if sparsity is None or not sparsity.json:
+        return False
+    return sparsity.choose("format", ("dense", *SPARSE), "dense") != "dense"
 
 
 def _read_group(scheme: Scheme | None, format: str) -> Group:
