@@ -7,7 +7,7 @@ from typing import Any
 
 from lsv import hookimpl
 from lsv.offers import CheckpointOffer, QuantizerOffer
-from lsv_quant.recognise import is_bitsandbytes, is_gguf, is_sparse
+from lsv_quant.recognise import is_bitsandbytes, is_gguf, is_marlin, is_sparse
 
 api = 1
 
@@ -39,7 +39,7 @@ def lsv_quantizers() -> Iterable[QuantizerOffer]:
         "gptq",
         "lsv_quant.checkpoints.gptq:make",
         _method("gptq"),
-        aliases=("gptq_marlin", "gptq_hpu"),
+        aliases=("gptq_marlin", "gptq_marlin_24", "marlin", "gptq_hpu"),
         file="quantize_config.json",
     )
     yield QuantizerOffer(
@@ -89,6 +89,7 @@ def lsv_quantizers() -> Iterable[QuantizerOffer]:
 @hookimpl
 def lsv_checkpoints() -> Iterable[CheckpointOffer]:
     yield CheckpointOffer("bitsandbytes", is_bitsandbytes, "lsv_quant.checkpoints.bitsandbytes_source:open_source")
+    yield CheckpointOffer("marlin", is_marlin, "lsv_quant.checkpoints.marlin_source:open_source")
     yield CheckpointOffer("sparse", is_sparse, "lsv_quant.checkpoints.sparse_source:open_source")
     yield CheckpointOffer(
         "gguf",

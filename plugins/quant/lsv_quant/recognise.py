@@ -12,6 +12,8 @@ POINTER = "gguf.json"
 
 SPARSE = ("sparse-24-bitmask", "sparse-bitmask")
 """Forms of compressed-tensors that store some weights and a bit for each."""
+MARLIN = ("marlin", "marlin_24", "marlin-24")
+"""What GPTQ, with 2:4 sparsity, and compressed-tensors call codes in the layout of Marlin's kernels."""
 
 
 def is_bitsandbytes(path: str) -> bool:
@@ -25,11 +27,24 @@ def is_sparse(path: str) -> bool:
     return isinstance(found, dict) and found.get("format") in SPARSE
 
 
+def is_marlin(path: str) -> bool:
+    """A folder whose codes lie as Marlin's kernels read them."""
+    found = _quantization(path) or _read(path, "quantize_config.json")
+    forms = (found.get("checkpoint_format"), found.get("format"))
+    return found.get("is_marlin_format") is True or any(form in MARLIN for form in forms)
+
+
 def _quantization(path: str) -> dict[str, Any]:
     """What a folder's config.json says of its weights, empty where it says nothing."""
+    found = _read(path, "config.json").get("quantization_config")
+    return found if isinstance(found, dict) else {}
+
+
+def _read(path: str, name: str) -> dict[str, Any]:
+    """A JSON object in a folder, empty where there is none."""
     try:
-        found = json.loads((Path(path) / "config.json").read_text(encoding="utf-8"))["quantization_config"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        found = json.loads((Path(path) / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -271,7 +271,7 @@ def test_the_group_that_names_a_layer_most_exactly() -> None:
     ("found", "problem"),
     [
         (config("sparse-24-bitmask", ints(8)), "format is 'sparse-24-bitmask'; what can be read is 'int-quantized'"),
-        (config("marlin-24", ints(4)), "format is 'marlin-24'"),
+        (config("marlin-25", ints(4)), "format is 'marlin-25'"),
         (config("mixed-precision", ints(8)), "config_groups.group_0: format is None"),
         (config("pack-quantized", ints(3)), "group_0.weights: num_bits is 3"),
         (config("pack-quantized", ints(4, colour="red")), "weights: colour = 'red' can't be honoured"),

@@ -30,7 +30,7 @@ def configure(folder: Path, asked: str | None, declared: dict[str, Any] | None) 
     ("method", "name", "aliases"),
     [
         ("awq", "awq", ("awq_marlin", "AWQ_Marlin", "awq_hpu")),
-        ("gptq", "gptq", ("gptq_marlin", "gptq_hpu")),
+        ("gptq", "gptq", ("gptq_marlin", "gptq_marlin_24", "marlin", "gptq_hpu")),
         ("auto-round", "auto-round", ("auto_round",)),
         ("intel/auto-round", "auto-round", ()),
         ("fp8", "fp8", ()),
@@ -59,8 +59,6 @@ def test_a_format_goes_by_several_names(tmp_path: Path, method: str, name: str, 
         "experts_int8",
         "tpu_int8",
         "neuron_quant",
-        "marlin",
-        "gptq_marlin_24",
     ],
 )
 def test_formats_that_nothing_reads_are_refused_with_those_that_are_read(tmp_path: Path, method: str) -> None:

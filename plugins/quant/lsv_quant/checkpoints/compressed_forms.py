@@ -13,6 +13,7 @@ import torch
 from lsv.weights.codebook import Codebook
 from lsv.weights.quantizer import LinearLayer, Quantizer, StoredTensor
 from lsv_quant.checkpoints.forms import Int8Format, float8_format, input_scale, int_format
+from lsv_quant.checkpoints.gptq import GptqPacking
 from lsv_quant.checkpoints.scheme import Scheme
 from lsv_quant.checkpoints.stored import Blocks, CodedFormat, Held, in_order, order_of_groups
 from lsv_quant.tables import BYTES, E2M1, E4M3, NIBBLES
@@ -123,6 +124,12 @@ def _unpack_outputs(words: torch.Tensor, bits: int, layer: LinearLayer) -> torch
     parts = torch.split(words, [-(-outputs // per_word) for outputs in layer.outputs])
     unpacked = ((part[:, None] >> shifts & (1 << bits) - 1).flatten(0, 1) for part in parts)
     return torch.cat([part[:outputs] for part, outputs in zip(unpacked, layer.outputs, strict=True)])
+
+
+def make_marlin(weights: Numbers, inputs: Numbers | None) -> Quantizer:
+    """``weight_packed``, ``scale_packed`` and ``meta``, which ``marlin_source`` turns into what GPTQ stores."""
+    weights.expect("marlin-24", type="int", symmetric=True, ordered=False)
+    return GptqPacking(weights.bits, weights.blocks().inputs, True)
 
 
 def make_nvfp4(weights: Numbers, inputs: Numbers | None) -> Quantizer:

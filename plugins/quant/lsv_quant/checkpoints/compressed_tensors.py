@@ -19,6 +19,7 @@ from lsv_quant.checkpoints.compressed_forms import (
     Numbers,
     make_float,
     make_int,
+    make_marlin,
     make_mxfp4,
     make_mxfp8,
     make_nvfp4,
@@ -31,7 +32,7 @@ _DESCRIBED = ("quantization_status", "global_compression_ratio", "version", "kv_
 """Keys that describe how the checkpoint was made, or that the KV cache reads."""
 _FORMATS = (
     "int-quantized", "float-quantized", "naive-quantized", "pack-quantized", "nvfp4-pack-quantized",
-    "mxfp4-pack-quantized", "mxfp8-quantized", "dense",
+    "mxfp4-pack-quantized", "mxfp8-quantized", "marlin-24", "dense",
 )  # fmt: skip
 _MIXED = "mixed-precision"
 _STRATEGIES = ("tensor", "channel", "group", "block", "tensor_group", "token")
@@ -163,4 +164,5 @@ _FORM = {
     "nvfp4-pack-quantized": make_nvfp4,
     "mxfp4-pack-quantized": make_mxfp4,
     "mxfp8-quantized": make_mxfp8,
+    "marlin-24": make_marlin,
 }

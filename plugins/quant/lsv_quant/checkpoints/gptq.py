@@ -2,8 +2,8 @@
 
 qweight int32 [inputs / n, outputs] and qzeros int32 [groups, outputs / n], n codes in a word from its low end, those of
 three bits across words; scales [groups, outputs]; g_idx int32 [inputs], the group of each input. Codes of two and three
-bits are held in four. Format ``gptq`` stores zero points minus one,
-``gptq_v2`` as they are.
+bits are held in four. Format ``gptq`` stores zero points minus one, ``gptq_v2`` as they are. Those of ``marlin`` and
+``marlin_24``, which have no zero points, are seen as ``marlin_source`` has turned them back.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from lsv_quant.checkpoints.stored import Held, in_order, order_of_groups
 from lsv_quant.tables import NIBBLES
 
 BITS = 2, 3, 4, 8
-_FORMATS = ("gptq", "gptq_v2")
+_MARLIN = {"marlin": (4,), "marlin_24": (4, 8)}
+"""Bits of codes in these layouts."""
+_FORMATS = ("gptq", "gptq_v2", *_MARLIN)
 _ROWS = 256
 """Outputs whose codes are spread at a time."""
 # fmt: off
@@ -136,13 +138,15 @@ def make(quantization_config: Mapping[str, Any]) -> PackedWeights:
     scheme = Scheme(quantization_config)
     scheme.choose("quant_method", ("gptq",))
     format = scheme.choose("checkpoint_format", _FORMATS, scheme.choose("format", _FORMATS, "gptq"))
+    if scheme.choose("is_marlin_format", (True, False), False):
+        format = "marlin"  # as AutoGPTQ said it up to 0.7.1
     scheme.choose("pack_dtype", ("int32",), "int32")
     scheme.choose("data_type", ("int",), "int")
     packing = GptqPacking(
-        bits=scheme.choose("bits", BITS),
+        bits=scheme.choose("bits", _MARLIN.get(format, BITS)),
         group=group_size(scheme, "group_size"),
-        symmetric=scheme.choose("sym", (True, False), False),
-        ordered=scheme.choose("desc_act", (True, False), False),
+        symmetric=scheme.choose("sym", (True,) if format in _MARLIN else (True, False), format in _MARLIN),
+        ordered=scheme.choose("desc_act", (False,) if format in _MARLIN else (True, False), False),
         less_one=format == "gptq",
     )
     layers = GptqLayers(
