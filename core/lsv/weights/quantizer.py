@@ -128,6 +128,10 @@ class Linear(Bindable):
         """What the layer alone makes of x, also where its kernel goes on with that."""
         return self.kernel.ungated(x) if isinstance(self.kernel, GatedKernel) else self(x)
 
+    def unrounded(self, x: torch.Tensor) -> torch.Tensor:
+        """The layer's results for what is no activation it was calibrated for, such as rows of an identity."""
+        return self(x)  # type: ignore[no-any-return]
+
     def pack(self) -> None:
         if self.measured:
             self._measure()

@@ -16,6 +16,7 @@ BY_TOKEN = (
     "activations are quantised by token where the checkpoint wants it of int8 weights, or of fp8 weights on a device "
     "that multiplies fp8; others stay as they are"
 )
+BY_SCALE = f"activations with int8 scales of the checkpoint's own are rounded by them; other {BY_TOKEN}"
 FLOAT8 = (
     "activations become fp8 by token where the device multiplies it, of a checkpoint in fp8 only if it wants that; "
     "elsewhere they stay as they are"
@@ -78,7 +79,7 @@ def lsv_quantizers() -> Iterable[QuantizerOffer]:
         "compressed-tensors",
         "lsv_quant.checkpoints.compressed_tensors:make",
         _method("compressed-tensors"),
-        note=BY_TOKEN,
+        note=BY_SCALE,
     )
     yield QuantizerOffer("torchao", "lsv_quant.checkpoints.torchao:make", _method("torchao"), note=BY_TOKEN)
     yield QuantizerOffer(

@@ -277,7 +277,7 @@ def test_the_group_that_names_a_layer_most_exactly() -> None:
         (config("pack-quantized", ints(4, colour="red")), "weights: colour = 'red' can't be honoured"),
         (config("pack-quantized", floats("channel")), "type is 'float'; packed weights must have 'int'"),
         (config("int-quantized", ints(8), TOKENS | {"symmetric": False}), "symmetric is False; activations of int8"),
-        (config("int-quantized", ints(8), TOKENS | {"dynamic": False}), "dynamic is False; activations of int8"),
+        (config("int-quantized", ints(8), TOKENS | {"dynamic": False}), "strategy is 'token'; static activations must"),
         (config("int-quantized", ints(8), TOKENS | {"strategy": "tensor"}), "strategy is 'tensor'"),
         (config("int-quantized", ints(8), TOKENS | {"num_bits": 4}), "bits is 4"),
         (config("float-quantized", floats("block")), "strategy 'block' can't be read without the size"),

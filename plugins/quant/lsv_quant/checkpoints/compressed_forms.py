@@ -15,6 +15,7 @@ from lsv.weights.quantizer import LinearLayer, Quantizer, StoredTensor
 from lsv_quant.checkpoints.forms import Int8Format, float8_format, input_scale, int_format
 from lsv_quant.checkpoints.gptq import GptqPacking
 from lsv_quant.checkpoints.scheme import Scheme
+from lsv_quant.checkpoints.static_int8 import StaticInt8Format
 from lsv_quant.checkpoints.stored import Blocks, CodedFormat, Held, in_order, order_of_groups
 from lsv_quant.tables import BYTES, E2M1, E4M3, NIBBLES
 
@@ -72,14 +73,20 @@ def _by_token(inputs: Numbers | None, blocks: Blocks) -> bool:
 
 
 def make_int(weights: Numbers, inputs: Numbers | None) -> Quantizer:
-    """``weight`` int8 (also for 4-bit codes), ``weight_scale`` and optionally ``weight_zero_point``."""
+    """``weight`` int8 (also for 4-bit codes), ``weight_scale`` and optionally ``weight_zero_point``; ``input_scale``,
+    and ``input_zero_point``, of activations that are rounded by one scale for all.
+    """
     weights.expect("weights in int8", ordered=False)
     blocks = weights.blocks()
-    if inputs is not None:
-        inputs.expect("activations of int8 weights", type="int", bits=8, dynamic=True, symmetric=True, strategy="token")
-        if weights.bits == 8 and weights.symmetric and blocks == Blocks():
-            return Int8Format(NAME)
-    return int_format(NAME, weights.bits, blocks, symmetric=weights.symmetric)
+    format = int_format(NAME, weights.bits, blocks, symmetric=weights.symmetric)
+    if inputs is None:
+        return format
+    inputs.expect("activations of int8 weights", type="int", bits=8)
+    if inputs.dynamic is False:
+        inputs.expect("static activations", strategy="tensor")
+        return StaticInt8Format(format, symmetric=inputs.symmetric)
+    inputs.expect("activations of int8 weights", dynamic=True, symmetric=True, strategy="token")
+    return Int8Format(NAME) if weights.bits == 8 and weights.symmetric and blocks == Blocks() else format
 
 
 def make_packed(weights: Numbers, inputs: Numbers | None) -> Quantizer:

@@ -69,11 +69,13 @@ def int_format(
     return CodedFormat(name, codebook, (codes, blocks.stored(scale), zeros), decode)
 
 
-def refuse_zero_points(stored: Mapping[str, torch.Tensor], layer: LinearLayer, suffix: str) -> None:
+def refuse_zero_points(
+    stored: Mapping[str, torch.Tensor], layer: LinearLayer, suffix: str, what: str = "weights"
+) -> None:
     """Raise ``CheckpointError`` if weights that should be symmetric have zero points other than 0."""
     if suffix in stored and bool(stored[suffix].any()):
         raise CheckpointError(
-            f"{layer.tensor_name(suffix)} is not 0 everywhere, but quantization_config calls these weights symmetric"
+            f"{layer.tensor_name(suffix)} is not 0 everywhere, but quantization_config calls these {what} symmetric"
         )
 
 

@@ -65,14 +65,14 @@ class CodedFormat:
         decode: Decode,
         marks: frozenset[str] = frozenset(),
     ) -> None:
-        self.name, self._coding, self._tensors, self._decode = name, codebook, tuple(tensors), decode
-        self._marks = marks
+        self.name, self.codebook, self.decode = name, codebook, decode
+        self._tensors, self._marks = tuple(tensors), marks
 
     def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:
         return self._tensors
 
     def build(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> Linear:
-        return StoredCoded(layer, tensors, self._coding, self._decode, self._marks)
+        return StoredCoded(layer, tensors, self.codebook, self.decode, self._marks)
 
 
 @dataclass(frozen=True, slots=True)
