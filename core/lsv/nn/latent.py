@@ -140,10 +140,9 @@ class LatentAttention(Bindable):
         """Any format of ``kv_b_proj`` gives its plain weight when asked for what becomes of each feature."""
         if self.absorbed:
             linear = self.kv_b.linear
-            weight = linear.unrounded(
-                torch.eye(self.c.rank, dtype=linear.layer.dtype, device=self.kv_norm.weight.device)
-            )
-            self.keep("halves", weight.unflatten(1, (self.heads, -1)).permute(1, 2, 0).contiguous())
+            ones = torch.eye(self.c.rank, dtype=linear.layer.dtype, device=self.kv_norm.weight.device)
+            weight = linear.unrounded(ones).reshape(self.c.rank, self.heads, -1)
+            self.keep("halves", weight.permute(1, 2, 0).contiguous())
 
     def reference(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         c = self.c
