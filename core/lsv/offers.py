@@ -104,6 +104,8 @@ class QuantizerOffer(msgspec.Struct, frozen=True):
     """Whether config.json's ``quantization_config`` is of this format."""
     online: bool = False
     """Whether it quantises a plain checkpoint while it is loaded."""
+    experts: bool = False
+    """Whether it quantises nothing but experts, so that a model must have some."""
     note: str = ""
     """What those who choose it should know; the log says it."""
     aliases: tuple[str, ...] = ()

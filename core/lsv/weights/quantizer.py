@@ -247,6 +247,18 @@ class WithIgnored(PerLayer):
         return Unquantised() if is_ignored(layer, self._names) else self._quantizer
 
 
+class OfExperts(PerLayer):
+    """A weight format of experts, which leaves all other layers unquantised."""
+
+    def __init__(self, quantizer: Quantizer, name: str = "") -> None:
+        self.name = name or quantizer.name
+        self._quantizer = quantizer
+
+    def choose(self, layer: LinearLayer) -> Quantizer:
+        experts = all("experts" in name.split(".") for name in layer.part_names)
+        return self._quantizer if experts else Unquantised()
+
+
 def is_ignored(layer: LinearLayer, names: Iterable[str]) -> bool:
     """Whether one of ``names`` matches the layer under any of the spellings that checkpoints of its family use.
 

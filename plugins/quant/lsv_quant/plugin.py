@@ -63,6 +63,13 @@ def lsv_quantizers() -> Iterable[QuantizerOffer]:
     yield QuantizerOffer(
         "int8_weight_only", "lsv_quant.online.online_coded:make_int8_weight_only", online=True, note=WEIGHTS_ONLY
     )
+    yield QuantizerOffer(
+        "experts_int8",
+        "lsv_quant.online.online_coded:make_experts_int8",
+        online=True,
+        experts=True,
+        note=f"of experts alone; {WEIGHTS_ONLY}",
+    )
     yield QuantizerOffer("mxfp4", "lsv_quant.checkpoints.mxfp4:make", _method("mxfp4"), online=True, note=WEIGHTS_ONLY)
     yield QuantizerOffer("nf4", "lsv_quant.online.online_coded:make_nf4", online=True, note=WEIGHTS_ONLY)
     yield QuantizerOffer(

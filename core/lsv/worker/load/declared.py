@@ -31,7 +31,7 @@ from lsv.weights import kv_scales
 from lsv.weights.fill import Filler
 from lsv.weights.place import Declaration, Shard, TensorSlot, Weights
 from lsv.weights.placement import Placement
-from lsv.weights.quantizer import Quantizer, Unquantised, WithIgnored
+from lsv.weights.quantizer import Linear, Quantizer, Unquantised, WithIgnored
 from lsv.worker.load.streamed import StreamedLayers
 
 
@@ -101,6 +101,7 @@ def declare(
     )
     w, pooler = Weights(declaration), config.pooler
     model = architecture(w, without_head(json, pooler) if causal else json, config.max_model_len)
+    _check_quantised(model, config, catalog)
     if model.scorer is None:
         model.scorer = make_scorer(w, model, json, pooler)
     if config.cached:
@@ -185,6 +186,18 @@ def _make_quantizer(config: EngineConfig, json: Mapping[str, Any], catalog: Cata
     load = catalog.load(catalog.find(QuantizerOffer, config.quantization))
     quantizer: Quantizer = load(json.get("quantization_config") or {})
     return WithIgnored(quantizer, config.quantization_ignore) if config.quantization_ignore else quantizer
+
+
+def _check_quantised(model: Model, config: EngineConfig, catalog: Catalog) -> None:
+    """Raises ``ConfigError`` where a format of experts finds none: nothing would be quantised."""
+    if config.quantization is None or not catalog.find(QuantizerOffer, config.quantization).experts:
+        return
+    if all(module.format == "plain" for module in model.modules() if isinstance(module, Linear)):
+        raise ConfigError(
+            f"quantization={config.quantization} is for experts, and {config.architecture} has none that it could "
+            "quantise: choose another format",
+            param="quantization",
+        )
 
 
 def _lay_out(model: Model, config: EngineConfig) -> tuple[tuple[KVSpec, ...], tuple[KVGroup, ...]]:

@@ -43,8 +43,8 @@ def expand(names: Sequence[str], catalog: Catalog) -> list[str]:
 
 
 def online_formats(catalog: Catalog) -> list[str]:
-    """Quantisers that take a plain checkpoint, in the order of their plugins."""
-    return [offer.name for offer in catalog.offers(QuantizerOffer) if offer.online]
+    """Quantisers that take all of a plain checkpoint, in the order of their plugins."""
+    return [offer.name for offer in catalog.offers(QuantizerOffer) if offer.online and not offer.experts]
 
 
 def _with_format(settings: Settings, name: str, plugins: Plugins) -> Settings:

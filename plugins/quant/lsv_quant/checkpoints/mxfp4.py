@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from lsv.weights.codebook import Codebook
-from lsv.weights.quantizer import LinearLayer, PerLayer, Quantizer, StoredTensor, Unquantised, WithIgnored
+from lsv.weights.quantizer import LinearLayer, OfExperts, Quantizer, StoredTensor, WithIgnored
 from lsv_quant.checkpoints.scheme import Scheme
 from lsv_quant.checkpoints.stored import CodedFormat, Held
 from lsv_quant.online.online_coded import make_mxfp4
@@ -34,17 +34,8 @@ def make(quantization_config: Mapping[str, Any]) -> Quantizer:
     scheme.finish()
     # names in the configuration are patterns of whole modules: model.layers.*.self_attn
     patterns = (f"re:{name.replace('.', r'[.]').replace('*', '[^.]+')}([.]|$)" for name in skipped)
-    return WithIgnored(_Experts(), tuple(patterns))
-
-
-class _Experts(PerLayer):
-    """Experts alone are stored so, whatever else the configuration leaves out."""
-
-    name = "mxfp4"
-
-    def choose(self, layer: LinearLayer) -> Quantizer:
-        stored = all("experts" in name.split(".") for name in layer.part_names)
-        return CodedFormat(self.name, Codebook(E2M1, _GROUP), (_BLOCKS, _SCALES), _decode) if stored else Unquantised()
+    format = CodedFormat("mxfp4", Codebook(E2M1, _GROUP), (_BLOCKS, _SCALES), _decode)
+    return WithIgnored(OfExperts(format), tuple(patterns))  # no other layer is stored so, whatever is left out
 
 
 def _decode(stored: Mapping[str, torch.Tensor], layer: LinearLayer) -> Held:

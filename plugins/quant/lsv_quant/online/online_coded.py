@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lsv.weights.codebook import Codebook, CodedLinear, to_nibbles
-from lsv.weights.quantizer import LinearLayer
+from lsv.weights.quantizer import LinearLayer, OfExperts
 from lsv_quant.online.online import Online
 from lsv_quant.rounding import NOTHING, in_groups, row_chunks, to_int8
 from lsv_quant.tables import BYTES, COUNTS, E2M1, NF4, nearest
@@ -102,3 +102,8 @@ make_int8_weight_only = partial(_make, "int8_weight_only", Codebook(BYTES), to_b
 make_mxfp4 = partial(_make, "mxfp4", Codebook(E2M1, 32), to_mxfp4)
 make_nf4 = partial(_make, "nf4", Codebook(NF4, 64), to_nf4)
 make_bitsandbytes = partial(_make, "bitsandbytes", Codebook(NF4, 64), to_nf4)
+
+
+def make_experts_int8(quantization_config: Mapping[str, Any]) -> OfExperts:
+    """Experts like ``int8_weight_only``, everything else plain."""
+    return OfExperts(make_int8_weight_only(quantization_config), "experts_int8")
