@@ -16,7 +16,7 @@ from lsv.offers import PlatformOffer
 from lsv.plugins import Plugins
 from lsv.processes.confinement.probe import find_measures
 from lsv.resolve.hardware import explain_absence
-from lsv_doctor import pace
+from lsv_doctor import allocator, pace
 
 _VECTOR_SETS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "avx512_fp16", "amx_bf16", "amx_int8", "asimd", "sve")
 _GIB = 1 << 30
@@ -83,6 +83,7 @@ def _machine() -> Iterator[Line]:
     total, limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), _cgroup_limit()
     note = f", limited to {limit / _GIB:.1f} GiB by the cgroup" if limit is not None and limit < total else ""
     yield Line("memory", f"{total / _GIB:.1f} GiB{note}")
+    yield Line("memory allocator", allocator.describe())
     yield from (Line(what, found) for what, found in pace.look())
 
 
