@@ -180,6 +180,7 @@ class Worker:
                 eager=config.enforce_eager,
                 sample=partial(sample_in_all_ways, ops=self._sampling),
             )
+        resident.stages.tell("Warm-up")
         if self._drafter is not None:
             self._drafter.start(Site(config, self._catalog, device, declared.model, self._sampling))
         self._media = make_media_encoder(declared.model, config, device, self._write_item, self._groups.links)

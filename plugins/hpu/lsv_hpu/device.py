@@ -12,11 +12,11 @@ import torch
 from lsv.capabilities import DeviceInfo
 from lsv.devices.accelerator import Accelerator
 from lsv.devices.collectives import BackendCommunicator
+from lsv.devices.usage import GIB, written
 from lsv.errors import ConfigError
 from lsv.nn.model import Model
 from lsv.platform import BatchLimits, Budget, Communicator, Fill, Group, Memory, Shape, ShapePolicy, StepFn
 from lsv_hpu import integers, selection
-from lsv_hpu.memory import GIB, Stages, Usage, written
 from lsv_hpu.neural_compressor.calibration import Calibration
 from lsv_hpu.neural_compressor.files import read_config
 from lsv_hpu.regions import Parts, run_part
@@ -49,7 +49,6 @@ class HpuDevice(Accelerator):
                 param="platform",
             )
         self._vendor, self._options = vendor, options
-        self._stages = Stages(self._usage)
         named = options.quant_config
         self._calibration = Calibration(read_config(Path(named)), ops.gaudi) if named else None
         self._parts: Parts | None = None
@@ -67,7 +66,6 @@ class HpuDevice(Accelerator):
         )
 
     def budget(self, memory: Memory, share: float | None) -> Budget:
-        self._stages.tell("Loading weights and running the largest step")
         part = share or _SHARE
         usable = int(memory.free * part)
         log.info(
@@ -77,7 +75,6 @@ class HpuDevice(Accelerator):
         return Budget(usable, f"{part:g} of the {memory.free / GIB:.4g} GiB that are free")
 
     def shapes(self, limits: BatchLimits) -> ShapePolicy:
-        self._stages.tell("init_cache_engine")
         return BucketPolicy(limits, self._options, self._free, seal=self._vendor.forbid_compiling)
 
     def compile_parts(self, model: torch.nn.Module) -> None:
@@ -108,7 +105,3 @@ class HpuDevice(Accelerator):
         """Free bytes once all work given so far is done."""
         self.synchronize()
         return self._vendor.mem_get_info(self.info.index)[0]
-
-    def _usage(self) -> Usage:
-        free, total = self._free(), self._vendor.mem_get_info(self.info.index)[1]
-        return Usage(total - free, total)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,8 +69,9 @@ def load(
     stage: Stage = WHOLE,
     world: Communicator | None = None,
     exchange: TokenExchange | None = None,
+    tell: Callable[[str], None] = lambda stage: None,
 ) -> Loaded:
-    """Declare the model, bind its ops, plan the memory; then fill the weights.
+    """Declare the model, bind its ops, plan the memory; then fill the weights. ``tell`` hears of stages that end.
 
     ``communicator`` None means a single rank, or one a stage; ``world`` is all ranks where there are several stages,
     ``exchange`` with replicas that share its experts. Raises ``StartError`` before any weight is read when the
@@ -92,13 +94,16 @@ def load(
     # shapes may depend on the cache's size, and replicas that share experts run them all together
     equal = [group for group in (every, None if exchange is None else exchange.communicator) if group is not None]
     fit = plan_fit(bound, config, device, equal)
+    tell("Declaring the model")
     with closing(_source(config, declared, catalog, communicator)) as source:
         staging = Staging(device) if device.pinned else None
         fill(declared, source, lambda done, total: report("weights", done, total), staging)
     if adapters is not None:
         allocate(declared.model, device.torch_device)
     device.release_cache()  # filling has left memory reserved for the largest tensors
+    tell("Loading weights")
     fit = measure_fit(fit, bound, config, device, equal)
+    tell("Measuring the largest step")
     fit = msgspec.structs.replace(fit, weight_bytes=declared.weight_bytes)
     return Loaded(bound, fit, adapters)
 

@@ -21,6 +21,7 @@ from lsv.worker.experts.balancer import ExpertBalancer
 from lsv.worker.load.groups import Groups
 from lsv.worker.load.loaded import Loaded, load
 from lsv.worker.load.parked import ParkedWeights
+from lsv.worker.load.stages import Stages
 
 
 class ResidentModel:
@@ -44,6 +45,7 @@ class ResidentModel:
         self._balancer: ExpertBalancer | None = None
         self._kept_for = ""
         self._frozen = False
+        self.stages = Stages(device)
 
     @property
     def awake(self) -> bool:
@@ -71,11 +73,14 @@ class ResidentModel:
         self._loaded = self._load(report)
         self._config = msgspec.structs.replace(self._config, num_blocks=self._loaded.fit.num_blocks)
         self._allocate()
+        self.stages.tell("init_cache_engine")
         return self._loaded
 
     def _load(self, report: ReportProgress) -> Loaded:
         sharing, world, exchange = self._groups.sharing, self._groups.world, self._groups.exchange
-        loaded = load(self._config, self._catalog, self._device, sharing, report, self._stage, world, exchange)
+        loaded = load(
+            self._config, self._catalog, self._device, sharing, report, self._stage, world, exchange, self.stages.tell
+        )
         spread = sharing if exchange is None else exchange.communicator
         if self._config.experts is not None and self._config.experts.interval and spread is not None:
             self._balancer = ExpertBalancer(loaded.declared.model, spread, self._device.torch_device)
@@ -115,6 +120,7 @@ class ResidentModel:
         Raises ``Unavailable`` where there is too little memory, and ``CheckpointError`` where a checkpoint that is to
         be read again has changed: what could not be brought back still sleeps. Of several ranks, each has to succeed.
         """
+        self.stages = Stages(self._device)
         try:
             if "weights" in parts:
                 self._bring_weights()

@@ -1,14 +1,10 @@
-"""What the start takes of memory, and bytes as this platform's users read them in logs."""
+"""How much of a memory is in use, of a device's and of the host's, and bytes as users read them in logs."""
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
-
-log = logging.getLogger(__name__)
 
 GIB = 1 << 30
 _UNITS = (("GiB", GIB), ("MiB", 1 << 20), ("KiB", 1 << 10))
@@ -25,22 +21,6 @@ class Usage(NamedTuple):
         """What is taken now and was not before; less than nothing where memory was given back."""
         taken, used, total = map(written, (self.used - before.used, self.used, self.total))
         return f"{taken} of {kind} memory ({used}/{total} used)"
-
-
-class Stages:
-    """Tells of each stage of the start what it took of the ``device``'s memory and of the host's."""
-
-    def __init__(self, device: Callable[[], Usage]) -> None:
-        self._device = device
-        self._before = device(), host_usage()
-
-    def tell(self, stage: str) -> None:
-        """A stage has ended, and the next one begins."""
-        now = device, host = self._device(), host_usage()
-        log.info(
-            "%s took %s and %s", stage, device.since(self._before[0], "device"), host.since(self._before[1], "host")
-        )
-        self._before = now
 
 
 def host_usage(file: Path = _MEMINFO) -> Usage:

@@ -1,0 +1,62 @@
+"""What stages of a start take, as the log has it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lsv.devices.usage import GIB, host_usage, written
+from lsv.platform import Memory
+from lsv.worker.load.stages import Stages
+
+
+class FakeDevice:
+    """One whose memory fills and empties as it is told."""
+
+    def __init__(self, *used: int) -> None:
+        self._used, self.waited = iter(used), 0
+
+    def synchronize(self) -> None:
+        self.waited += 1
+
+    def memory(self) -> Memory:
+        used = next(self._used) * GIB
+        return Memory(96 * GIB, 96 * GIB - used, used)
+
+
+@pytest.mark.row("F-500")
+def test_each_stage_is_told_apart(caplog: pytest.LogCaptureFixture) -> None:
+    device: Any = FakeDevice(2, 5, 4)
+    stages = Stages(device)
+    with caplog.at_level("INFO", "lsv"):
+        stages.tell("Loading weights")
+        stages.tell("init_cache_engine")
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first.startswith("Loading weights took 3 GiB of device memory (5 GiB/96 GiB used) and ")
+    assert re.search(r" of host memory \([\d.]+ \w+/[\d.]+ \w+ used\) in \d+\.\d\d seconds$", first)
+    assert second.startswith("init_cache_engine took -1 GiB of device memory (4 GiB/96 GiB used) and ")
+    assert device.waited == 3
+
+
+def test_the_hosts_memory(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text(
+        "MemTotal:        1000 kB\nMemFree:  1 kB\nMemAvailable:     400 kB\nHugePages_Total: 0\n"
+    )
+    assert host_usage(tmp_path / "meminfo") == (600 << 10, 1000 << 10)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (round(79.16 * GIB), "79.16 GiB"),
+        (round(161.9 * 2**20), "161.9 MiB"),
+        (GIB, "1 GiB"),
+        (0, "0 B"),
+        (-3 << 20, "-3 MiB"),
+    ],
+)
+def test_bytes_in_four_digits(count: int, text: str) -> None:
+    assert written(count) == text
