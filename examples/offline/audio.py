@@ -1,4 +1,8 @@
-"""A question about a sound: ``python audio.py speech.wav --question "What is said?"``."""
+"""A question about a sound, or about two: ``python audio.py speech.wav --question "What is said?"``.
+
+``--model-type`` chooses a model of a family by its name, unless ``--model`` names one, and writes the prompt as that
+family wants it. Without it the model's own template says where a sound belongs.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,41 @@ import base64
 from collections.abc import Sequence
 from pathlib import Path
 
+from families import HEARING, find
+
 from lsv import LLM, EngineArgs, FlexibleArgumentParser, SamplingParams
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = EngineArgs.add_cli_args(FlexibleArgumentParser(description=__doc__))
-    parser.add_argument("sound", type=Path, help="file")
+    parser.add_argument("sound", type=Path, nargs="+", help="file, or two")
     parser.add_argument("--question", default="How many beeps are there?")
+    parser.add_argument("-m", "--model-type", help=f"one of {', '.join(HEARING)}")
+    parser.add_argument("--num-prompts", type=int, default=1, help="ask so often, in one batch")
+    parser.add_argument("--num-audios", type=int, choices=(1, 2), help="sounds in a prompt; one file may stand for two")
     given = parser.parse_args(arguments)
-    sound = {"data": base64.b64encode(given.sound.read_bytes()).decode(), "format": given.sound.suffix[1:]}
-    content = [{"type": "input_audio", "input_audio": sound}, {"type": "text", "text": given.question}]
-    with LLM(**EngineArgs.from_cli_args(given).given()) as llm:
-        (output,) = llm.chat([{"role": "user", "content": content}], SamplingParams(temperature=0.0, max_tokens=48))
-        print(output.outputs[0].text)
+    sounds = (given.sound * 2)[: given.num_audios or len(given.sound)]
+    params = SamplingParams(temperature=0.0, max_tokens=48)
+    family = find(given.model_type, HEARING) if given.model_type else None
+    options = EngineArgs.from_cli_args(given).given()
+    if family is not None:
+        options.setdefault("model", family.model)
+    with LLM(**options) as llm:
+        if family is not None:
+            data = {"audio": [sound.read_bytes() for sound in sounds]}
+            asked = {"prompt": family.prompt(given.question, len(sounds)), "multi_modal_data": data}
+            outputs = llm.generate([asked] * given.num_prompts, params)
+        else:
+            content = [*map(part, sounds), {"type": "text", "text": given.question}]
+            outputs = llm.chat([[{"role": "user", "content": content}]] * given.num_prompts, params)
+        for output in outputs:
+            print(output.outputs[0].text)
+
+
+def part(sound: Path) -> dict[str, object]:
+    """A part of a message."""
+    data = base64.b64encode(sound.read_bytes()).decode()
+    return {"type": "input_audio", "input_audio": {"data": data, "format": sound.suffix[1:]}}
 
 
 if __name__ == "__main__":

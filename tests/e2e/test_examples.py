@@ -17,7 +17,9 @@ import pytest
 import transformers
 from PIL import Image
 
+import lsv_multimodal.plugin
 from demo_training.senses.held_out import questions
+from lsv.offers import load_object
 from lsv.testing.tiny import write_tokenizer
 from lsv_doctor.models.tiny import make_model, save, tiny_config
 
@@ -25,6 +27,10 @@ pytestmark = pytest.mark.xdist_group("server")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DEPLOY = Path(__file__).parents[2] / "deploy"
+BESIDE = ("options", "families")
+"""Modules that examples share."""
+OFFERED = {"blip-2": "blip2", "glm4v": "glm4v_9b", "glm4_1v": "glm4v", "phi3_v": "phi3v"}
+"""What processors call families that the examples have under vLLM's keys."""
 SMALL = ("--max-model-len", "1024", "--max-num-seqs", "8")
 
 
@@ -32,7 +38,8 @@ def load(name: str, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What an example defines; it finds the files beside it."""
     path = EXAMPLES / f"{name}.py"
     monkeypatch.syspath_prepend(str(path.parent))
-    monkeypatch.delitem(sys.modules, "options", raising=False)
+    for beside in BESIDE:
+        monkeypatch.delitem(sys.modules, beside, raising=False)
     return SimpleNamespace(**runpy.run_path(str(path)))
 
 
@@ -45,7 +52,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
         return capsys.readouterr().out.splitlines()
 
     yield run
-    sys.modules.pop("options", None)
+    for beside in BESIDE:
+        sys.modules.pop(beside, None)
 
 
 @pytest.mark.row("F-896")
@@ -123,13 +131,72 @@ def held_out(kind: str, file: Path) -> Path:
     return file
 
 
-@pytest.mark.row("F-898", "F-899")
+@pytest.mark.row("F-323", "F-898", "F-899")
 def test_offline_media(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    picture = held_out("image_url", tmp_path / "picture.png")
-    assert run("offline/vision", picture, *SMALL)[0].startswith("It is ")
-    assert run("offline/audio", held_out("input_audio", tmp_path / "sound.wav"), *SMALL)[0]
-    with pytest.raises(ValueError, match="no model type 'fuju'"):
-        load("offline/vision", monkeypatch).main([str(picture), "--model-type", "fuju"])
+    picture, sound = held_out("image_url", tmp_path / "picture.png"), held_out("input_audio", tmp_path / "sound.wav")
+    seen = run("offline/vision", picture, "--num-prompts", 2, *SMALL)
+    assert seen[0].startswith("It is ")
+    assert seen[0] == seen[1]
+    assert run("offline/audio", sound, "--num-audios", 2, *SMALL)[0]
+    for example in ("vision", "audio"):
+        with pytest.raises(ValueError, match="no model type 'fuju'; there are"):
+            load(f"offline/{example}", monkeypatch).main([str(picture), "-m", "fuju"])
+
+
+@pytest.mark.row("F-323", "F-898")
+def test_a_family_is_chosen_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its model, unless another one is named, and its prompts; every family has a processor."""
+    made: list[dict[str, object]] = []
+    asked: list[dict[str, object]] = []
+    said = SimpleNamespace(outputs=[SimpleNamespace(text="a cat")])
+
+    class FakeLLM:
+        def __init__(self, **options: object) -> None:
+            made.append(options)
+
+        def __enter__(self) -> FakeLLM:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def generate(self, prompts: list[dict[str, object]], params: object) -> list[SimpleNamespace]:
+            asked.extend(prompts)
+            return [said] * len(prompts)
+
+    (tmp_path / "file").write_bytes(b"shown")
+    file = str(tmp_path / "file")
+    for example, own in (("vision", ["-m", "llava"]), ("audio", ["-m", "ultravox", "--num-audios", "2"])):
+        main = load(f"offline/{example}", monkeypatch).main
+        main.__globals__["LLM"] = FakeLLM
+        main([file, *own, "--question", "What?", "--num-prompts", "3"])
+        main([file, *own, "--question", "What?", "--model", "mine"])
+    assert [options["model"] for options in made] == [
+        "llava-hf/llava-1.5-7b-hf", "mine", "fixie-ai/ultravox-v0_5-llama-3_2-1b", "mine",
+    ]  # fmt: skip
+    assert capsys.readouterr().out == "a cat\n" * 8
+    assert asked[0] == {"prompt": "USER: <image>\nWhat?\nASSISTANT:", "multi_modal_data": {"image": b"shown"}}
+    assert asked[4]["multi_modal_data"] == {"audio": [b"shown", b"shown"]}
+    assert str(asked[4]["prompt"]).count("<|audio|>") == 2
+
+
+@pytest.mark.row("F-898")
+def test_prompts_of_families_have_the_marks_that_their_processors_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    families = load("offline/families", monkeypatch)
+    offers = {offer.name: offer for offer in lsv_multimodal.plugin.lsv_processors()}
+    for name, family in {**families.SEEING, **families.HEARING}.items():
+        prompt = family.prompt("What is this?")
+        assert "What is this?" in prompt
+        assert "{" not in prompt
+        offer = offers[OFFERED.get(name, name.replace("-", "_").replace(".", "_"))]
+        marks = vars(load_object(offer.place)).get("marks")
+        if isinstance(marks, dict):
+            assert any(mark in prompt for mark in marks.values()), name
+    assert set(offers) - {"whisper", "internvl"} == {
+        OFFERED.get(name, name.replace("-", "_").replace(".", "_")) for name in (*families.SEEING, *families.HEARING)
+    }, "every family that sees or hears is there"
 
 
 @pytest.mark.row("F-899")
