@@ -11,7 +11,7 @@ import pytest
 
 from lsv.errors import CheckpointError
 from lsv.text.sentencepiece import read_tokenizer
-from lsv.text.tokenizer import Tokenizer
+from lsv.text.tokenizer import Tokenizer, read_template
 
 WORDS = ["▁h", "el", "lo", "▁hel", "▁hello", "h", "e", "l", "o", "▁", "w"]
 HELLO, SPACE, W = 263, 268, 269
@@ -34,14 +34,14 @@ def piece(token: str, score: float, kind: int) -> bytes:
     return text(1, text(1, token.encode()) + varint(2 << 3 | 5) + struct.pack("<f", score) + numbered(3, kind))
 
 
-def model(*, kind: int = 2, squeezes: int = 0, prefix: int = 1) -> bytes:
+def model(*, kind: int = 2, squeezes: int = 0, prefix: int = 1, more: bytes = b"") -> bytes:
     """As ``spm_train --model_type=bpe --byte_fallback --normalization_rule_name=identity`` writes it."""
     pieces = [("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("</s>", 0.0, 3)]
     pieces += [(f"<0x{byte:02X}>", 0.0, 6) for byte in range(256)]
     pieces += [(word, -float(rank), 1) for rank, word in enumerate(WORDS)]
     trainer = text(2, numbered(3, kind) + numbered(35, 1))
     normalizer = text(3, text(1, b"identity") + numbered(3, prefix) + numbered(4, squeezes))
-    return b"".join(piece(*one) for one in pieces) + trainer + normalizer
+    return b"".join(piece(*one) for one in pieces) + more + trainer + normalizer
 
 
 def load(folder: Path, content: bytes, **settings: Any) -> Tokenizer:
@@ -84,6 +84,18 @@ def test_added_tokens_follow_the_model(tmp_path: Path) -> None:
     assert tokenizer.special_ids == {0, 1, 2, 271}
     with pytest.raises(CheckpointError, match="is to be 275, which does not follow"):
         load(tmp_path, model(), added_tokens_decoder={"275": {"content": "<|end|>"}})
+
+
+@pytest.mark.row("F-185")
+def test_a_tokenizer_that_is_code_need_not_run_where_its_model_says_all(tmp_path: Path) -> None:
+    """Baichuan 2's: no space in front, and tokens for who speaks that the model itself never splits."""
+    marks = b"".join(piece(f"<reserved_{number}>", 0.0, 4) for number in (106, 107))
+    code = {"auto_map": {"AutoTokenizer": ["tokenization_baichuan.BaichuanTokenizer", None]}, "add_bos_token": False}
+    tokenizer = load(tmp_path, model(prefix=0, more=marks), tokenizer_class="BaichuanTokenizer", use_fast=False, **code)
+    chat = read_template("baichuan2")
+    text = tokenizer.render_chat([{"role": "user", "content": "w w"}], template=chat)
+    assert tokenizer.encode(text) == [270, W, SPACE, W, 271]
+    assert tokenizer.decode([270, W, 271], skip_special_tokens=False) == "<reserved_106>w<reserved_107>"
 
 
 @pytest.mark.parametrize("content", [b"", b"\x0a", b"no model at all", model()[:-3], b"\x0a\x02\x10\x01" * 3])

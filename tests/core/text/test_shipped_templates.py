@@ -15,7 +15,7 @@ from lsv.text.tokenizer import TEMPLATES, Tokenizer, read_template
 
 DEMO = Path(lsv_demo.__file__).parent / "checkpoint"
 NAMES = sorted(file.stem for file in TEMPLATES.glob("*.jinja"))
-PLAIN = ("chatml", "falcon", "falcon_180b", "llava")
+PLAIN = ("baichuan2", "chatml", "falcon", "falcon_180b", "llava")
 """Those that know no tools."""
 TOOLS = [
     {
@@ -95,10 +95,11 @@ def test_mistral_s_ids_have_nine_characters():
         tokenizer.render_chat(short, tools=TOOLS)
 
 
-@pytest.mark.row("F-183")
+@pytest.mark.row("F-183", "F-185")
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
+        ("baichuan2", "Be brief.<reserved_106>Hi<reserved_107>Hello<reserved_106>Bye<reserved_107>"),
         ("llava", "<|im_start|>Be brief.\nUSER: Hi\nASSISTANT: Hello<|im_end|>\nUSER: Bye\nASSISTANT:"),
         ("falcon_180b", "System: Be brief.\nUser: Hi\nFalcon: Hello\nUser: Bye\nFalcon:"),
         ("falcon", "Be brief.\nUser: Hi\nAssistant: Hello\nUser: Bye\nAssistant:"),
@@ -132,7 +133,7 @@ def test_a_template_of_the_tokenizer_by_name(tmp_path):
     assert own.render_chat(messages) == "plain"
     own.check_template("tool_use")
     for wrong in ("nowhere", "tool-use"):
-        with pytest.raises(ConfigError, match="lsv itself has chatml, falcon"):
+        with pytest.raises(ConfigError, match="lsv itself has baichuan2, chatml, falcon"):
             own.check_template(read_template(wrong))
         with pytest.raises(ConfigError, match="lsv itself has"):
             Tokenizer.load(tmp_path, chat_template=wrong)
