@@ -31,7 +31,7 @@ from lsv.remote_code.messages import (
 )
 
 _PACKAGE = "lsv_checkpoint_code"
-"""What the checkpoint's folder is imported as."""
+"""What the folder of the checkpoint's modules is imported as."""
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -66,7 +66,7 @@ class Code:
     @cached_property
     def _class(self) -> Any:
         package = ModuleType(_PACKAGE)
-        package.__path__ = [self._begin.folder]
+        package.__path__ = [self._begin.code]
         sys.modules[_PACKAGE], sys.dont_write_bytecode = package, True
         module, _, name = self._begin.reference.rpartition(".")
         return getattr(importlib.import_module(f"{_PACKAGE}.{module}"), name)
@@ -124,7 +124,7 @@ def _load(begin: Begin) -> Loaded:
     # before the process is confined; files about configs may define processors, too
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase, ProcessorMixin  # noqa: F401
 
-    return Loaded(Code(begin).carry_out, readable=(begin.folder,))
+    return Loaded(Code(begin).carry_out, readable=(begin.folder, begin.code))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
 
     folder: str
     reference: str
+    code: str
+    """The folder of its modules: the same, or that of another revision."""
 
 
 class MakeConfig(msgspec.Struct, frozen=True, tag=True):

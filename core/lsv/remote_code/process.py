@@ -19,13 +19,15 @@ MEMORY = 4 << 30
 class CodeProcess:
     """Runs ``reference``, a class of a checkpoint's folder, and keeps it to its ``mode`` of confinement.
 
+    Its modules are in the same folder, or in that of ``code``.
+
     Commands take turns, in a thread of its own: the process lives as long as that, and so as long as this object.
     """
 
-    def __init__(self, folder: str, reference: str, mode: Mode) -> None:
+    def __init__(self, folder: str, reference: str, mode: Mode, code: str = "") -> None:
         self._reference = reference
         kind = Kind(f"runs the checkpoint's {reference}", "lsv.remote_code.main", Reply, Terms(MEMORY, SECONDS, mode))
-        self._process: SideProcess[Any, Any] = SideProcess(kind, Begin(folder, reference))
+        self._process: SideProcess[Any, Any] = SideProcess(kind, Begin(folder, reference, code or folder))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="code")
 
     def ask(self, command: Command) -> Any:

@@ -12,7 +12,7 @@ from lsv.offers import ModelOffer
 from lsv.remote_code.messages import MakeConfig
 from lsv.remote_code.process import CodeProcess
 from lsv.remote_code.references import check_code, find_code
-from lsv.resolve.files import remote_code
+from lsv.resolve.files import code_folder, remote_code
 from lsv.resolve.locate import read_config
 from lsv.settings import Settings
 
@@ -32,8 +32,10 @@ def made_by_code(folder: Path, settings: Settings, choices: Choices) -> dict[str
     if mode is None:
         choices.note("config", "config.json", f"is read as it is: {code} is run with --trust-remote-code only")
         return {}
-    choices.note("config", code, "the checkpoint's own code, run in a confined process (--trust-remote-code)")
-    process = CodeProcess(str(folder), check_code(code, folder), mode)
+    modules = code_folder(settings, folder)
+    own = "the checkpoint's own code" if modules == folder else f"its code of revision {settings['code_revision']}"
+    choices.note("config", code, f"{own}, run in a confined process (--trust-remote-code)")
+    process = CodeProcess(str(folder), check_code(code, modules), mode, str(modules))
     try:
         made: dict[str, Any] = json.loads(process.ask(MakeConfig(json.dumps(given).encode())).made)
     finally:

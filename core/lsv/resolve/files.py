@@ -10,7 +10,7 @@ from lsv.errors import ConfigError
 from lsv.offers import CheckpointOffer
 from lsv.plugins.catalog import Catalog
 from lsv.processes.confinement.terms import Mode
-from lsv.resolve.hub import Hub
+from lsv.resolve.hub import Hub, fetch_code, is_name
 from lsv.resolve.locate import locate_model
 from lsv.settings import Settings
 
@@ -38,16 +38,25 @@ def model_folder(name: str, settings: Settings, catalog: Catalog) -> Path:
 
 
 def remote_code(settings: Settings) -> Mode | None:
-    """How code of the checkpoint is confined; None where it is not trusted. Raises ``ConfigError`` for other code."""
-    if not settings["trust_remote_code"]:
-        return None
-    if settings["code_revision"] not in (None, settings["revision"]):
+    """How code of the checkpoint is confined; None where it is not trusted."""
+    mode: Mode = settings["confinement"]
+    return mode if settings["trust_remote_code"] else None
+
+
+def code_folder(settings: Settings, folder: Path) -> Path:
+    """Where the code of the model's config is: in its folder, or in what is fetched of another revision.
+
+    Raises ``ConfigError`` for another revision of what is no repository.
+    """
+    name, revision = settings["model"], settings["code_revision"]
+    if revision in (None, settings["revision"]):
+        return folder
+    if name is None or not is_name(name) or Path(name).expanduser().exists():
         raise ConfigError(
-            f"code_revision {settings['code_revision']}: code is that of the model's own revision, so give --revision",
+            f"code_revision {revision}: {name or folder} is a folder, which has one revision of its code: leave it out",
             param="code_revision",
         )
-    mode: Mode = settings["confinement"]
-    return mode
+    return fetch_code(name, hub_of(settings, revision))
 
 
 def tokenizer_folder(settings: Settings, model: str, folder: Path, catalog: Catalog) -> Path:

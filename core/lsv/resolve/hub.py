@@ -64,6 +64,11 @@ def fetch(name: str, hub: Hub) -> Path:
     return folder if any(folder.glob("*.safetensors")) else _fetch(name, hub, (*files, *_SAVED_BY_TORCH))
 
 
+def fetch_code(name: str, hub: Hub) -> Path:
+    """The folder of a repository's code alone. Raises ``CheckpointError``."""
+    return _fetch(name, hub, _CODE)
+
+
 def fetch_file(name: str, formats: Sequence[str], hub: Hub) -> Path | None:
     """The only model that ``org/name:VARIANT`` or ``org/name/file`` stands for: its file, or the first of its parts.
 

@@ -66,7 +66,7 @@ _MODEL = grouped(
         name="trust_remote_code", type="bool", default=False,
         help="run code of the checkpoint's tokenizer and config, in a confined process; that of models is never run",
     ),
-    Setting(name="code_revision", help="the revision of that code, which must be the model's own (--revision)"),
+    Setting(name="code_revision", help="the revision of the config's code, where that is not the model's (--revision)"),
     Setting(name="tokenizer_revision", help="branch, tag or commit of a Hub tokenizer (default: that of the model)"),
     Setting(
         name="ignore_patterns", type="list", default=(),

@@ -217,8 +217,32 @@ def test_config_and_tokenizer_run_with_the_flag_and_the_model_never(checkpoint: 
         assert len(output.outputs[0].token_ids) == 3
 
 
-def test_a_revision_of_the_code_alone_is_refused(checkpoint: Path) -> None:
-    with pytest.raises(ConfigError, match="code is that of the model's own revision"):
+@pytest.mark.row("F-229")
+def test_the_config_s_code_may_be_of_another_revision(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is fetched alone, and what it reads is still the model's own."""
+    asked: list[tuple[str, str | None, tuple[str, ...]]] = []
+    (tmp_path / "c.py").write_text(CONFIG.replace("10000.0", "500.0"))
+
+    def download(name: str, *, allow_patterns: list[str], revision: str | None = None, **_: object) -> str:
+        asked.append((name, revision, tuple(allow_patterns)))
+        return str(tmp_path if revision == "v2" else checkpoint)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    with lsv.LLM("org/renamed", trust_remote_code=True, code_revision="v2", max_model_len=64) as llm:
+        config = llm.llm_engine.client.config
+        assert config.overrides["rope_theta"] == 1000.0
+        reasons = {reason.name: reason.why for reason in config.reasons}
+        assert reasons["config"] == "its code of revision v2, run in a confined process (--trust-remote-code)"
+        (output,) = llm.generate("ab", lsv.SamplingParams(max_tokens=1), use_tqdm=False)
+        assert list(output.prompt_token_ids) == [99, 100]
+    assert ("org/renamed", "v2", ("*.py", "*.tiktoken")) in asked
+    assert [revision for _, revision, patterns in asked if "*.json" in patterns] == [None]
+
+
+def test_a_folder_has_one_revision_of_its_code(checkpoint: Path) -> None:
+    with pytest.raises(ConfigError, match=r"code_revision v2: .* is a folder, which has one revision"):
         lsv.LLM(str(checkpoint), trust_remote_code=True, code_revision="v2")
 
 
