@@ -259,8 +259,7 @@ class GrammarOffer(msgspec.Struct, frozen=True):
     """What requests and operators ask for it by."""
     load: str
     """Names a ``(vocabulary) -> lsv.grammars.grammar.GrammarBackend``, made in the engine's process when somebody asks
-    for it, who waits for its imports.
-    """
+    for it, who waits for its imports."""
     rank: int = 0
     """The one with the highest rank is the default."""
     aliases: tuple[str, ...] = ()
@@ -317,8 +316,7 @@ class KVTransportOffer(msgspec.Struct, frozen=True):
     name: str
     load: str
     """Names a ``(lsv.transports.Site) -> lsv.transports.Transport``, made in the engine's process and in each worker;
-    light to import.
-    """
+    light to import."""
     switch: str
     """The setting of the plugin's that asks for it by having a value; its folder, say."""
     exchange: str = ""

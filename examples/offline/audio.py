@@ -10,7 +10,7 @@ import base64
 from collections.abc import Sequence
 from pathlib import Path
 
-from families import HEARING, find
+from families import HEARING, add_arguments, choose
 
 from lsv import LLM, EngineArgs, FlexibleArgumentParser, SamplingParams
 
@@ -19,16 +19,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = EngineArgs.add_cli_args(FlexibleArgumentParser(description=__doc__))
     parser.add_argument("sound", type=Path, nargs="+", help="file, or two")
     parser.add_argument("--question", default="How many beeps are there?")
-    parser.add_argument("-m", "--model-type", help=f"one of {', '.join(HEARING)}")
-    parser.add_argument("--num-prompts", type=int, default=1, help="ask so often, in one batch")
+    add_arguments(parser, HEARING)
     parser.add_argument("--num-audios", type=int, choices=(1, 2), help="sounds in a prompt; one file may stand for two")
     given = parser.parse_args(arguments)
     sounds = (given.sound * 2)[: given.num_audios or len(given.sound)]
     params = SamplingParams(temperature=0.0, max_tokens=48)
-    family = find(given.model_type, HEARING) if given.model_type else None
-    options = EngineArgs.from_cli_args(given).given()
-    if family is not None:
-        options.setdefault("model", family.model)
+    family, options = choose(given, HEARING)
     with LLM(**options) as llm:
         if family is not None:
             data = {"audio": [sound.read_bytes() for sound in sounds]}

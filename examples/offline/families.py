@@ -6,7 +6,9 @@ says the same; a prompt of one's own is for checkpoints without.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from lsv import EngineArgs, FlexibleArgumentParser
 
 _QWEN = "<|im_start|>user\n{media}{question}<|im_end|>\n<|im_start|>assistant\n"
 
@@ -74,8 +76,19 @@ HEARING = {
 }
 
 
-def find(name: str, families: dict[str, Family]) -> Family:
-    """Raises ``ValueError`` for a family that is not here."""
+def add_arguments(parser: FlexibleArgumentParser, families: dict[str, Family]) -> None:
+    parser.add_argument("-m", "--model-type", help=f"one of {', '.join(families)}")
+    parser.add_argument("--num-prompts", type=int, default=1, help="ask so often, in one batch")
+
+
+def choose(given: Any, families: dict[str, Family]) -> tuple[Family | None, dict[str, Any]]:
+    """The family that is asked for, if one is, and what ``LLM`` is given: its model, unless another one is named.
+
+    Raises ``ValueError`` for a family that is not here.
+    """
+    name, options = given.model_type, EngineArgs.from_cli_args(given).given()
+    if not name:
+        return None, options
     if name not in families:
         raise ValueError(f"there is no model type {name!r}; there are {', '.join(families)}")
-    return families[name]
+    return families[name], {"model": families[name].model, **options}

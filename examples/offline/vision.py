@@ -10,7 +10,7 @@ import base64
 from collections.abc import Sequence
 from pathlib import Path
 
-from families import SEEING, find
+from families import SEEING, add_arguments, choose
 
 from lsv import LLM, EngineArgs, FlexibleArgumentParser, SamplingParams
 
@@ -19,14 +19,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = EngineArgs.add_cli_args(FlexibleArgumentParser(description=__doc__))
     parser.add_argument("image", type=Path, help="file")
     parser.add_argument("--question", default="What colour is it?")
-    parser.add_argument("-m", "--model-type", help=f"one of {', '.join(SEEING)}")
-    parser.add_argument("--num-prompts", type=int, default=1, help="ask so often, in one batch")
+    add_arguments(parser, SEEING)
     given = parser.parse_args(arguments)
     picture, params = given.image.read_bytes(), SamplingParams(temperature=0.0, max_tokens=48)
-    family = find(given.model_type, SEEING) if given.model_type else None
-    options = EngineArgs.from_cli_args(given).given()
-    if family is not None:
-        options.setdefault("model", family.model)
+    family, options = choose(given, SEEING)
     with LLM(**options) as llm:
         if family is not None:
             asked = {"prompt": family.prompt(given.question), "multi_modal_data": {"image": picture}}

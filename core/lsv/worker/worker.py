@@ -36,7 +36,6 @@ from lsv.worker.inputs import build_batch
 from lsv.worker.load.bound import name_strangers
 from lsv.worker.load.dense import make_pool
 from lsv.worker.load.device import batch_limits, open_device
-from lsv.worker.load.graphs import report_graphs
 from lsv.worker.load.groups import Groups, join_groups
 from lsv.worker.load.loaded import Loaded
 from lsv.worker.load.resident import ResidentModel
@@ -174,13 +173,12 @@ class Worker:
             taps=taps_of(self._drafter, declared.model, config),
             shared=self._shared,
         )
-        with report_graphs(device, loaded.fit):
+        with resident.warming_up():
             runner.warm_up(
                 lambda done, total: report("warm-up", done, total),
                 eager=config.enforce_eager,
                 sample=partial(sample_in_all_ways, ops=self._sampling),
             )
-        resident.stages.tell("Warm-up")
         if self._drafter is not None:
             self._drafter.start(Site(config, self._catalog, device, declared.model, self._sampling))
         self._media = make_media_encoder(declared.model, config, device, self._write_item, self._groups.links)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from lsv.platform import Device
 from lsv.plugins.catalog import Catalog
 from lsv.transports.making import identify
 from lsv.worker.experts.balancer import ExpertBalancer
+from lsv.worker.load.graphs import report_graphs
 from lsv.worker.load.groups import Groups
 from lsv.worker.load.loaded import Loaded, load
 from lsv.worker.load.parked import ParkedWeights
@@ -45,7 +47,7 @@ class ResidentModel:
         self._balancer: ExpertBalancer | None = None
         self._kept_for = ""
         self._frozen = False
-        self.stages = Stages(device)
+        self._stages = Stages(device)
 
     @property
     def awake(self) -> bool:
@@ -73,18 +75,25 @@ class ResidentModel:
         self._loaded = self._load(report)
         self._config = msgspec.structs.replace(self._config, num_blocks=self._loaded.fit.num_blocks)
         self._allocate()
-        self.stages.tell("init_cache_engine")
+        self._stages.tell("init_cache_engine")
         return self._loaded
 
     def _load(self, report: ReportProgress) -> Loaded:
         sharing, world, exchange = self._groups.sharing, self._groups.world, self._groups.exchange
         loaded = load(
-            self._config, self._catalog, self._device, sharing, report, self._stage, world, exchange, self.stages.tell
+            self._config, self._catalog, self._device, sharing, report, self._stage, world, exchange, self._stages.tell
         )
         spread = sharing if exchange is None else exchange.communicator
         if self._config.experts is not None and self._config.experts.interval and spread is not None:
             self._balancer = ExpertBalancer(loaded.declared.model, spread, self._device.torch_device)
         return loaded
+
+    @contextmanager
+    def warming_up(self) -> Iterator[None]:
+        """Steps are captured or compiled inside; the log says what that takes."""
+        with report_graphs(self._device, self.loaded.fit):
+            yield
+        self._stages.tell("Warm-up")
 
     def order_experts(self, order: str) -> Mapping[str, float]:
         """``count_experts`` or ``balance_experts``, which answers as ``ExpertBalancer.balance``."""
@@ -120,7 +129,7 @@ class ResidentModel:
         Raises ``Unavailable`` where there is too little memory, and ``CheckpointError`` where a checkpoint that is to
         be read again has changed: what could not be brought back still sleeps. Of several ranks, each has to succeed.
         """
-        self.stages = Stages(self._device)
+        self._stages = Stages(self._device)
         try:
             if "weights" in parts:
                 self._bring_weights()
