@@ -88,20 +88,18 @@ def attention_cases(
 
 def cover_pairs(factors: Sequence[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
     """A few combinations of one value per factor that cover every pair of values; always the same ones."""
-    missing = {
-        ((i, a), (j, b))
-        for (i, first), (j, second) in itertools.combinations(enumerate(factors), 2)
-        for a in first
-        for b in second
-    }
+    bits: dict[tuple[tuple[int, Any], tuple[int, Any]], int] = {}
 
-    def pairs_of(values: Sequence[Any]) -> set[tuple[tuple[int, Any], tuple[int, Any]]]:
-        return set(itertools.combinations(enumerate(values), 2)) & missing
+    def pairs_of(values: Sequence[Any]) -> int:
+        """A set of pairs, as the bits of a number: one of the few is chosen by counting thousands of these."""
+        pairs = itertools.combinations(enumerate(values), 2)
+        return sum(1 << bits.setdefault(pair, len(bits)) for pair in pairs)
 
-    candidates = list(itertools.product(*factors))
+    candidates = [(pairs_of(values), values) for values in itertools.product(*factors)]
+    missing = (1 << len(bits)) - 1
     while missing:
-        best = max(candidates, key=lambda values: len(pairs_of(values)))
-        missing -= pairs_of(best)
+        pairs, best = max(candidates, key=lambda candidate: (candidate[0] & missing).bit_count())
+        missing &= ~pairs
         yield best
 
 
