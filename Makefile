@@ -10,7 +10,8 @@ PORT   ?= 8000
 MODEL  ?=
 
 BIN := $(VENV)/bin
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# Python keeps its bytecode whatever the shell says: tests start hundreds of processes, each of which would compile lsv anew.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 .PHONY: serve webui browser test test-all test-isa test-compilers test-emulated test-flaky test-gpu wheels soak fuzz lint install install-dev install-fuzz clean
 
