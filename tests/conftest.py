@@ -22,6 +22,9 @@ from lsv.plugins import packages
 _GPU = torch.cuda.is_available() or torch.xpu.is_available()
 os.environ.setdefault("TRITON_INTERPRET", "0" if _GPU else "1")
 
+# Seeding kinds of devices that are not here writes a stack trace down for each of them.
+_seed = torch.manual_seed if _GPU else torch.default_generator.manual_seed
+
 # What make fuzz runs the machines with.
 settings.register_profile("fuzz", max_examples=500)
 
@@ -29,7 +32,7 @@ settings.register_profile("fuzz", max_examples=500)
 @pytest.fixture(autouse=True)
 def same_numbers() -> None:
     """Every test draws the same random numbers whichever ran before it."""
-    torch.manual_seed(0)
+    _seed(0)
 
 
 _LOGGERS = [logging.getLogger(name) for name in ("", *packages())]
