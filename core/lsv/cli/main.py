@@ -13,6 +13,7 @@ from lsv.cli.context import CommandContext, HelpWanted
 from lsv.errors import ConfigError, LsvError, PluginError, suggestion
 from lsv.offers import CommandOffer
 from lsv.processes import logs
+from lsv.processes.lifeline import end_without_search
 from lsv.version import __version__
 
 COMMANDS = {
@@ -30,6 +31,7 @@ Command = Callable[[list[str], CommandContext], int]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
+    end_without_search()
     try:
         logs.set_up("%(levelname)s %(name)s: %(message)s")
         code = _dispatch(list(sys.argv[1:] if argv is None else argv))

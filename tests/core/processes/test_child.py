@@ -100,6 +100,8 @@ def test_it_gets_its_first_message_and_answers(start: Callable[..., Toy]) -> Non
         assert child.receive(20) == Said("hello")
         child.send(Do("say", "x" * 3_000_000), 20)
         assert child.receive(20) == Said("x" * 3_000_000)
+        child.send(Do("deafen"))  # one that hears may end by itself before it is killed
+        assert child.receive(20) == Said("deaf")
     assert child.code == -signal.SIGKILL, "a with block does not wait"
 
 
@@ -272,3 +274,13 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_it_ends_without_a_search_for_cycles() -> None:
+    """Python looks for them after what was registered for its end has run: nothing is left to look through."""
+    script = (
+        "import atexit, gc, os; from lsv.processes.lifeline import die_with; "
+        "atexit.register(lambda: print(gc.get_freeze_count() > 0)); die_with(os.getppid())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "True\n"
