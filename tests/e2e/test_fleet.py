@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -125,8 +126,10 @@ def test_the_engine_is_restarted_under_all_of_them(own_server):
     assert len(members(server)) == 2
 
 
-def test_an_address_that_is_taken_is_told_at_once(fleet):
-    command = [sys.executable, "-m", "lsv", "serve", "--api-server-count", "2", "--port", str(fleet.port)]
-    second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+def test_an_address_that_is_taken_is_told_at_once():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = ["--host", "127.0.0.1", "--port", str(taken.getsockname()[1])]
+        command = [sys.executable, "-m", "lsv", "serve", "--api-server-count", "2", *address]
+        second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert second.returncode == 2
     assert "can't listen on" in second.stderr
