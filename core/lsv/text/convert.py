@@ -13,6 +13,7 @@ from pathlib import Path
 
 from lsv.errors import CheckpointError
 from lsv.processes.folder import cache_root
+from lsv.processes.lifeline import end_without_search
 
 _SECONDS = 300.0
 
@@ -66,4 +67,5 @@ def convert(folder: str, target: str) -> None:
 
 
 if __name__ == "__main__":
+    end_without_search()
     convert(sys.argv[1], sys.argv[2])
