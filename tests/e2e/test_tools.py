@@ -40,11 +40,12 @@ def user(text: str) -> list[Any]:
 
 
 @pytest.mark.timeout(1200)  # hundreds of chats, on emulated devices too
-async def test_nine_in_ten_held_out_cases_are_right(server):
+@pytest.mark.parametrize("count", [200, pytest.param(400, marks=pytest.mark.slow)])
+async def test_nine_in_ten_held_out_cases_are_right(server, count):
     # Imported here, since it brings Triton: tests of kernels must be the first to, with its interpreter on.
     from demo_training.functions import evaluate
 
-    asked = cases(400, seed=0)
+    asked = cases(count, seed=0)
     table = evaluate.score(asked, await evaluate.ask(asked, server.url + "/v1"))
     right, total = table["all"]
     assert right >= 0.9 * total
