@@ -29,6 +29,14 @@ _seed = torch.manual_seed if _GPU else torch.default_generator.manual_seed
 settings.register_profile("fuzz", max_examples=500)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test of a matrix is slow but for the values that ``daily`` names: any of its marks, all values of that one."""
+    for item in items:
+        choices = [mark.kwargs for mark in item.iter_markers("daily")]
+        if choices and not any(all(item.callspec.params[name] in few for name, few in one.items()) for one in choices):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def same_numbers() -> None:
     """Every test draws the same random numbers whichever ran before it."""

@@ -123,6 +123,7 @@ def check(output: RequestOutput, model: Any, prompt: list[int], params: Sampling
 @pytest.mark.row("F-038")
 @pytest.mark.row("F-048")
 @pytest.mark.row("F-049")
+@pytest.mark.daily(checkpoint=[0])
 @pytest.mark.parametrize("case", CASES)
 def test_answers_and_scores_are_those_of_transformers(llm: LLM, model: Any, case: str) -> None:
     params = beams(**CASES[case])
@@ -132,6 +133,7 @@ def test_answers_and_scores_are_those_of_transformers(llm: LLM, model: Any, case
 
 
 @pytest.mark.row("F-961")
+@pytest.mark.daily(checkpoint=[0])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_no_way_of_computing_changes_an_answer(checkpoint: Path, llm: LLM, model: Any, engine: str) -> None:
     given, params = prompts(), [beams(**CASES[case]) for case in ("plain", "some", "ended")]

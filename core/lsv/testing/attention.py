@@ -27,6 +27,7 @@ from lsv.testing.attention_cases import (
     attention_cases,
     compare,
     cover_pairs,
+    cover_values,
     expect,
     make_layer,
     make_requests,
@@ -36,6 +37,7 @@ from lsv.testing.layouts import Padded, attend_batch, write_batch
 __all__ = [
     "FEATURES", "HEAD_DIMS", "RATIOS", "AttentionCase", "attention_cases", "check_attention", "check_row_invariance",
     "cover_pairs",
+    "cover_values",
 ]  # fmt: skip
 
 

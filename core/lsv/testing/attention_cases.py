@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,18 @@ def attention_cases(
     """Cases in which any two values of different factors occur together at least once."""
     factors: tuple[Sequence[Any], ...] = (dtypes, head_dims, ratios, block_sizes, features, kv_dtypes)
     return tuple(AttentionCase(*values) for values in cover_pairs(factors))
+
+
+def cover_values(cases: Sequence[AttentionCase]) -> list[AttentionCase]:
+    """The first few of ``cases`` that have every value of every factor."""
+    seen: set[tuple[int, Any]] = set()
+    chosen = []
+    for case in cases:
+        values = set(enumerate(astuple(case)))
+        if values - seen:
+            seen |= values
+            chosen.append(case)
+    return chosen
 
 
 def cover_pairs(factors: Sequence[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:

@@ -150,6 +150,7 @@ def populate(kv: KVManager, rng: random.Random, turns: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("full", "window"), [(1, 0), (2, 0), (1, 2), (2, 1), (0, 1)])
+@pytest.mark.daily(seed=[0, 1])
 @pytest.mark.parametrize("seed", range(6))
 def test_what_a_waiting_request_finds_stays_true(full: int, window: int, seed: int) -> None:
     rng = random.Random(seed)

@@ -7,10 +7,11 @@ from torch.nn import functional
 
 from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
 from lsv.kv.spec import KVGroup
-from lsv.testing.attention import AttentionCase, attention_cases, check_attention
+from lsv.testing.attention import AttentionCase, attention_cases, check_attention, cover_values
 from lsv.testing.dense_attention import DenseAttention, attend_dense
 
 DIM = 8
+CASES = attention_cases((4, 16), ("float32", "bfloat16"), head_dims=(64, 33))
 
 
 def layer(heads=4, kv_heads=2, **changes):
@@ -87,7 +88,8 @@ def test_sinks_take_weight_and_carry_no_value():
     torch.testing.assert_close(found, by_hand(q, k, v, weights), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", attention_cases((4, 16), ("float32", "bfloat16"), head_dims=(64, 33)), ids=str)
+@pytest.mark.daily(case=cover_values(CASES))
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_it_conforms(case: AttentionCase):
     class Host:
         torch_device = torch.device("cpu")

@@ -98,7 +98,11 @@ def test_a_tokenizer_that_is_code_need_not_run_where_its_model_says_all(tmp_path
     assert tokenizer.decode([270, W, 271], skip_special_tokens=False) == "<reserved_106>w<reserved_107>"
 
 
-@pytest.mark.parametrize("content", [b"", b"\x0a", b"no model at all", model()[:-3], b"\x0a\x02\x10\x01" * 3])
+CONTENTS = [b"", b"\x0a", b"no model at all", model()[:-3], b"\x0a\x02\x10\x01" * 3]
+
+
+@pytest.mark.daily(content=[one for one in CONTENTS if one])  # nothing at all goes the long way of b"no model at all"
+@pytest.mark.parametrize("content", CONTENTS)
 def test_a_damaged_model_is_refused(tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)

@@ -12,7 +12,7 @@ import torch
 from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
 from lsv.kv.spec import KVGroup
 from lsv.platform import Device
-from lsv.testing.attention import AttentionCase, attention_cases, check_attention, check_row_invariance
+from lsv.testing.attention import AttentionCase, attention_cases, check_attention, check_row_invariance, cover_values
 from lsv_cpu import native, plugin
 from lsv_cpu.attention import CpuAttention
 from lsv_cpu.machine import Machine
@@ -32,6 +32,7 @@ QUANTISED = attention_cases(
     features=("plain", "window+sinks", "window+soft_cap", "alibi", "values_in_keys"),
     kv_dtypes=KV_DTYPES,
 )
+FEW = [*cover_values(CASES), *cover_values(QUANTISED)]
 OLDER = ("generic", *(isa for isa in ("avx2", "avx512") if isa in Machine().instruction_sets()))
 BFLOAT16_ROUNDING = 2.0**-9
 
@@ -46,6 +47,8 @@ def backend(kind: str) -> CpuAttention:
 
 
 @pytest.mark.row("F-373", "F-374", "F-376")
+@pytest.mark.daily(kind=["auto"])
+@pytest.mark.daily(case=FEW)
 @pytest.mark.parametrize("case", [*CASES, *QUANTISED], ids=str)
 @pytest.mark.parametrize("kind", ["auto", "torch"])
 def test_conforms(kind: str, case: AttentionCase, device: Device) -> None:

@@ -48,6 +48,8 @@ def attend_in_two_steps(
 
 
 @pytest.mark.row("F-657")
+@pytest.mark.daily(dtype=[torch.bfloat16])
+@pytest.mark.daily(kv_dtype=[None])
 @pytest.mark.parametrize("kv_dtype", [None, torch.float8_e4m3fn, torch.int8], ids=str)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float16], ids=str)
 def test_the_same_bits_in_half_the_memory(dtype: torch.dtype, kv_dtype: torch.dtype | None, device: Device) -> None:

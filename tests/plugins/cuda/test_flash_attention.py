@@ -14,7 +14,7 @@ from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
 from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup
 from lsv.platform import Device
-from lsv.testing.attention import AttentionCase, attention_cases, check_attention
+from lsv.testing.attention import AttentionCase, attention_cases, check_attention, cover_values
 from lsv.testing.vendors.checks import BadCall
 from lsv_cpu.platform import CpuPlatform
 from lsv_cuda import libraries
@@ -46,6 +46,7 @@ def gpu(request: pytest.FixtureRequest) -> Iterator[Device]:
     libraries.forget()
 
 
+@pytest.mark.daily(case=cover_values(CASES_2))
 @pytest.mark.parametrize("case", CASES_2, ids=str)
 def test_attention_of_release_2(case: AttentionCase, device: Device) -> None:
     library = FakeFlashAttn2()

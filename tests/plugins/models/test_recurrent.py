@@ -274,6 +274,7 @@ def test_an_infinite_limit_is_read_as_transformers_writes_it(checkpoint):
     assert written == [0.0, {"__float__": "Infinity"}]
 
 
+@pytest.mark.daily(case=list({family: case for case, (family, _) in reversed(CASES.items())}.values()))
 @pytest.mark.parametrize("case", CASES)
 def test_family_runs_in_bfloat16(case, checkpoint, catalog):
     family, shape = CASES[case]

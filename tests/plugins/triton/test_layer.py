@@ -107,6 +107,8 @@ def test_launches_of_a_step(family: str, tmp_path: Path, host: Device, monkeypat
     assert operations.count["aten.add.Tensor"] == 1, "what the last layer leaves to the head's rows"
 
 
+@pytest.mark.daily(family=["llama"], kv_dtype=["auto"])
+@pytest.mark.daily(family=["qwen3"], kv_dtype=["int8"])
 @pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_a_fused_layer_changes_no_bit(

@@ -158,6 +158,7 @@ def test_only_pairs_with_experts_that_are_here_are_in_tiles(
 
 
 @pytest.mark.row("F-282")
+@pytest.mark.daily(name=["plain", "int8"])
 @pytest.mark.parametrize("name", FORMATS)
 def test_experts_that_have_moved_are_computed_where_they_are(name: str, device: torch.device) -> None:
     ranks = spread_experts(name, device)
@@ -200,6 +201,7 @@ class Captured:
 
 
 @pytest.mark.row("F-282")
+@pytest.mark.daily(name=["plain", "int8"])
 @pytest.mark.parametrize("name", ["plain", "sym_int4_g32", "int8"])
 def test_a_captured_step_follows_experts_that_move(name: str, device: torch.device) -> None:
     """And other tokens, and counts what each replay computes."""
@@ -251,6 +253,7 @@ def balance(ranks: SpreadRanks, folder: Path, skew: Sequence[int]) -> list[Any]:
 
 
 @pytest.mark.row("F-282")
+@pytest.mark.daily(name=["plain", "int8"])
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_skewed_load_moves_experts_of_stacks(name: str, tmp_path: Path) -> None:
     ranks, x = spread_experts(name, torch.device("cpu")), torch.randn(9, HIDDEN)
