@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ class Import:
         return f"{self.file.relative_to(ROOT)}:{self.line} imports {self.module}"
 
 
+@cache
 def imports(file: Path) -> list[Import]:
     return list(_walk(file, ast.parse(file.read_text(encoding="utf-8")), eager=True))
 
