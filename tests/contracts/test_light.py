@@ -48,6 +48,14 @@ def test_importing_lsv_is_light() -> None:
     assert done.stdout == "[]\n"
 
 
+def test_a_worker_imports_no_compiler() -> None:
+    """A rank's process would start a second later with torch's."""
+    heavy = ("torch._dynamo", "torch._inductor", "sympy", "transformers")
+    script = f"import sys, lsv.worker.remote, lsv.worker.worker; print([m for m in {heavy!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
+
+
 @pytest.mark.row("F-978")
 @pytest.mark.parametrize("folder", [".", "core", "plugins/cpu"])
 def test_it_runs_wherever_it_is_started(folder: str) -> None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
 
 import torch
 from torch.nn import functional
 
 from lsv.platform import Communicator
-
-Function = TypeVar("Function", bound=Callable[..., object])
 
 _NEWS_SECONDS = 5.0
 """In which it is known which replica is gone, once a connection to it has broken."""
@@ -29,11 +26,6 @@ def others_named() -> Iterator[None]:
     except RuntimeError:
         time.sleep(_NEWS_SECONDS)
         raise
-
-
-def _op_by_op(function: Function) -> Function:
-    """Not for compilers: what others give changes with each step."""
-    return torch.compiler.disable(function)  # type: ignore[no-untyped-call, no-any-return]
 
 
 class TokenExchange:
@@ -83,7 +75,6 @@ class TokenExchange:
         sizes = self._sizes or [0]
         return sizes[0] if len(set(sizes)) == 1 else 0
 
-    @_op_by_op
     def gather(
         self, x: torch.Tensor, weights: torch.Tensor, experts: torch.Tensor, nobody: int
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -112,7 +103,6 @@ class TokenExchange:
         tokens, shares, chosen = torch.split(torch.cat(parts), widths, dim=1)
         return tokens.contiguous(), shares.contiguous(), chosen.contiguous().view(torch.int32)
 
-    @_op_by_op
     def add_up(self, y: torch.Tensor) -> torch.Tensor:
         """What this rank's experts add to the tokens of all replicas [T', width] -> the sum over all ranks for this
         replica's own [T, width].

@@ -10,11 +10,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from lsv.attention import AttentionLayer
 from lsv.nn.attention import Attention, CrossAttention
+from lsv.nn.exchange import TokenExchange
 from lsv.nn.model import Model
+from lsv.nn.moe import MoE
 from lsv.nn.step import Step
 from lsv.platform import StepFn
 
@@ -39,6 +42,8 @@ class Parts:
             model.layers[place] = LayerRegion(layer, self)
         for name in ("embed", "norm", "head"):
             setattr(model, name, Region(getattr(model, name), self))
+        for exchange in {one.exchange for one in model.modules() if isinstance(one, MoE) and one.exchange is not None}:
+            keep_apart(exchange)
 
     def run(self, step: StepFn) -> Any:
         self.compiling = True
@@ -49,6 +54,12 @@ class Parts:
 
     def run_part(self, part: nn.Module, *arguments: Any) -> Any:
         return self._compiled(part, *arguments) if self.compiling else part(*arguments)
+
+
+def keep_apart(exchange: TokenExchange) -> None:
+    """Have what replicas exchange run op by op within compiled parts: how much that is changes with each step."""
+    for name in ("gather", "add_up"):
+        setattr(exchange, name, torch.compiler.disable(getattr(exchange, name)))
 
 
 class Region(nn.Module):
