@@ -93,13 +93,13 @@ class TokenExchange:
         if self._sizes is None:  # when it is replayed, the device alone knows how many are tokens of requests
             real = torch.arange(len(x), device=x.device)[:, None] < self._real
             ids = torch.where(real, ids, nobody)
-        ids = functional.pad(ids, (0, 0, 0, max(sizes) - len(x)), value=nobody)
-        packed = functional.pad(torch.cat((x, weights), dim=1), (0, 0, 0, max(sizes) - len(x)))
-        packed = torch.cat((packed, ids.view(x.dtype)), dim=1)  # only bytes travel
+        rest = (0, 0, 0, max(sizes) - len(x))
+        ids = functional.pad(ids, rest, value=nobody).view(x.dtype)  # only bytes travel
+        packed = torch.cat((functional.pad(x, rest), functional.pad(weights, rest), ids), dim=1)
         with others_named():
             every = self.communicator.all_gather(packed, 0).view(self.communicator.group.size, *packed.shape)
         parts = [part[:size] for part, size in zip(every[:: self._ranks], sizes, strict=True)]
-        widths = [x.shape[1], weights.shape[1], packed.shape[1] - x.shape[1] - weights.shape[1]]
+        widths = [x.shape[1], weights.shape[1], ids.shape[1]]
         tokens, shares, chosen = torch.split(torch.cat(parts), widths, dim=1)
         return tokens.contiguous(), shares.contiguous(), chosen.contiguous().view(torch.int32)
 
