@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from lsv import products
 from lsv.adapters.checkpoint import Pair
 from lsv.adapters.rows import in_tiles, with_one_more
 from lsv.adapters.shares import Share, cut_share, parts_of
@@ -72,9 +73,9 @@ class ExpertSlots(nn.Module):
         for slot in self.used:
             a, b = self.get_buffer(f"a{slot}"), self.get_buffer(f"b{slot}")
             for places in in_tiles(slots, slot):
-                low = (given[places] @ a.flatten(0, 1).T).view(-1, *a.shape[:2])
+                low = products.matmul(given[places], a.flatten(0, 1).T).view(-1, *a.shape[:2])
                 for source, start, stop in parts_of(self.layer):
-                    added = low[:, source] @ b[:, start:stop]
+                    added = products.matmul(low[:, source], b[:, start:stop])
                     out[places, start:stop] = (out[places, start:stop].float() + added.float()).to(y.dtype)
         return out[:-1].view(y.shape)
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
+from lsv import products
 from lsv.adapters.checkpoint import Pair
 from lsv.adapters.experts import ExpertSlots, attach_experts
 from lsv.adapters.rows import with_one_more
@@ -86,9 +87,9 @@ class AdapterSlots(Bindable):
         places, slots = tokens.tiles, tokens.tile_slots
         rows, out = with_one_more(x).to(a.dtype)[places], with_one_more(y)
         self.rescale_rows(out, tokens)
-        low = torch.bmm(rows, a[slots].flatten(1, 2).mT).view(*places.shape, len(self.sources), self.rank)
+        low = products.matmul(rows, a[slots].flatten(1, 2).mT).view(*places.shape, len(self.sources), self.rank)
         for source, start, stop in self.parts:
-            added = torch.bmm(low[:, :, source], b[slots][:, :, start:stop])
+            added = products.matmul(low[:, :, source], b[slots][:, :, start:stop])
             out[places, start:stop] = (out[places, start:stop].float() + added.float()).to(y.dtype)
         return out[:-1].view(y.shape)
 

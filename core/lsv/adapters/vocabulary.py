@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from lsv import products
 from lsv.adapters.checkpoint import Pair
 from lsv.adapters.rows import in_tiles, with_one_more
 from lsv.adapters.shares import check_scaled
@@ -146,10 +147,11 @@ class HeadSlots(VocabularySlots):
     def _multiply(self, y: torch.Tensor, x: torch.Tensor, slot: int) -> torch.Tensor:
         a, b, whole = self.matrices(slot)
         if whole is not None:
-            y = x @ whole.T
+            y = products.matmul(x, whole.T)
         if a is None or b is None:
             return y
-        return (y.float() + ((x.to(a.dtype) @ a.T) @ b).float()).to(y.dtype)
+        added = products.matmul(products.matmul(x.to(a.dtype), a.T), b)
+        return (y.float() + added.float()).to(y.dtype)
 
     def _own(self, rows: torch.Tensor) -> torch.Tensor:
         """This rank's of the vocabulary's rows, padded with zeros."""

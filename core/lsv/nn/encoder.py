@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
+from lsv import products
 from lsv.errors import CheckpointError
 from lsv.nn.linear import Column
 from lsv.weights.place import Weights
@@ -108,7 +108,7 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, runs: Runs) -> tor
     for spans, length in runs:
         stop = start + spans * length
         queries, keys, values = (x[start:stop].reshape(spans, -1, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
-        seen = functional.scaled_dot_product_attention(queries, keys, values)
+        seen = products.attend(queries, keys, values)
         attended.append(seen.transpose(1, 2).flatten(0, 1))
         start = stop
     return torch.cat(attended)

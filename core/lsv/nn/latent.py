@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch.nn import functional
 
+from lsv import products
 from lsv.attention import AttentionLayer
 from lsv.errors import CheckpointError
 from lsv.nn.keys import Keys
@@ -180,11 +181,11 @@ class LatentAttention(Bindable):
         self, q: torch.Tensor, turned: torch.Tensor, latent: torch.Tensor, shared: torch.Tensor, step: Step
     ) -> torch.Tensor:
         inward, outward = torch.split(self.get_buffer("halves"), [self.c.plain_dim, self.c.value_dim], dim=1)
-        q = torch.einsum("thd,hdr->thr", q, inward)
+        q = products.einsum("thd,hdr->thr", q, inward)
         k = torch.cat((latent[:, None], shared), dim=-1)
         v = k if self.layer.value_dim is None else None
         found = self._attend(torch.cat((q, turned), dim=-1), k, v, step)[..., : self.c.rank]
-        return torch.einsum("thr,hdr->thd", found, outward)
+        return products.einsum("thr,hdr->thd", found, outward)
 
     def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor | None, step: Step) -> torch.Tensor:
         layer, values = self.layer, None if v is None else v.contiguous()

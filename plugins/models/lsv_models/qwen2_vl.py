@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import nn
-from torch.nn import functional
 
+from lsv import products
 from lsv.nn.config import DecoderConfig
 from lsv.nn.decoder import Decoder, DecoderLayer
 from lsv.nn.encoder import Rotate, Runs, SelfAttention, check_placeholder, scale_pixels
@@ -158,7 +158,7 @@ class Qwen2VLEncoder(Encoder):
     def embed(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """The first layer's input [patches, size]."""
         pixels = scale_pixels(inputs).to(self.patches.dtype)
-        return functional.linear(pixels.expand(-1, -1, self.c.patch[1], -1).flatten(1), self.patches.flatten(1))
+        return products.linear(pixels.expand(-1, -1, self.c.patch[1], -1).flatten(1), self.patches.flatten(1))
 
     def rotate(self, places: torch.Tensor, frames: int) -> Rotate:
         """The rotation of heads in ``frames`` with patches at ``places`` [patches, 2]."""

@@ -13,9 +13,12 @@ from lsv.testing.attention import AttentionCase, attention_cases, check_attentio
 from lsv.testing.layouts import Padded
 from lsv.testing.placement.device import placement
 from lsv.testing.recording import Recording
+from lsv.testing.vendors.onednn import leaky_products
 from lsv_hpu.attention.backend import FlatAttention
 from lsv_hpu.emulation.ops import fake_ops
 from lsv_hpu.emulation.platform import EmulatedHpu
+
+pytestmark = pytest.mark.onednn
 
 DTYPES = ("bfloat16", "float32")
 CASES = attention_cases((16, 32), DTYPES, head_dims=(64, 128, 80), ratios=(7, 1, 4))
@@ -75,6 +78,13 @@ def test_conforms_without_the_fused_kernel(case: AttentionCase, device: Device) 
     ops = fake_ops()
     check_attention(FlatAttention(ops, fused=False), device, case, layout=layout(case.block_size, torch.nan))
     assert not ops.sdpa.calls
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.dtype == "bfloat16"][:2], ids=str)
+def test_padding_that_is_not_finite_spoils_nothing_with_amx(case: AttentionCase, device: Device) -> None:
+    attention = FlatAttention(fake_ops(), fused=False)
+    with leaky_products():
+        check_attention(attention, device, case, layout=layout(case.block_size, torch.nan))
 
 
 def one_layer(**changes: object) -> AttentionLayer:

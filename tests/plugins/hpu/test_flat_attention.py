@@ -11,10 +11,13 @@ from lsv.attention import AttentionLayer
 from lsv.testing.attention import AttentionCase, check_attention
 from lsv.testing.dense_attention import attend_dense
 from lsv.testing.layouts import Padded
+from lsv.testing.vendors.onednn import check_rows_apart
 from lsv_hpu.attention.backend import FlatAttention, FlatPlan
 from lsv_hpu.attention.flat import attend_blocks, block2batch
 from lsv_hpu.attention.prompt import Sight, attend_fused, attend_plainly
 from lsv_hpu.emulation.ops import fake_ops
+
+pytestmark = pytest.mark.onednn
 
 BLOCK = 4
 
@@ -63,6 +66,26 @@ def test_a_row_that_sees_nothing_is_zero() -> None:
     found = attend_blocks(torch.randn(2, 2, 8), block, block, rows, torch.tensor([3]), one_hot(rows, 2), layer)
     assert found[0].abs().sum() > 0
     assert found[1].abs().sum() == 0
+
+
+def test_single_tokens_of_odd_heads_are_apart() -> None:
+    """Each row has a block of five tokens."""
+    layer, rows, count = AttentionLayer(0, 4, 2, 33, 0.2), torch.arange(6), 6
+    k, v = (torch.randn(count, 5, 2, 33, dtype=torch.bfloat16) for _ in "kv")
+
+    def attend(q: torch.Tensor) -> torch.Tensor:
+        return attend_blocks(q, k, v, rows, torch.full((count,), 4), one_hot(rows, count), layer)
+
+    check_rows_apart(attend, torch.randn(count, 4, 33, dtype=torch.bfloat16))
+
+
+def test_prompts_of_odd_heads_are_apart() -> None:
+    layer, sight = (
+        AttentionLayer(0, 4, 2, 33, 0.2),
+        Sight(torch.zeros(6, dtype=torch.int64), torch.arange(7).expand(6, 7)),
+    )
+    k, v = (torch.randn(6, 7, 2, 33, dtype=torch.bfloat16) for _ in "kv")
+    check_rows_apart(lambda q: attend_plainly(q, k, v, sight, layer), torch.randn(6, 3, 4, 33, dtype=torch.bfloat16))
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -13,7 +13,8 @@ from lsv.nn.norm import RMSNorm
 from lsv.offers import KernelOffer, OpSpec
 from lsv.testing.ops import SpreadRanks, check_kernel
 from lsv.testing.recording import Recording
-from lsv.testing.tensors import place
+from lsv.testing.tensors import TensorsSource, fill_module, place
+from lsv.testing.vendors.onednn import check_rows_apart
 from lsv.weights.codebook import Codebook, CodedLinear, to_nibbles
 from lsv.weights.place import Weights
 from lsv.weights.quantizer import LinearLayer
@@ -21,7 +22,7 @@ from lsv_hpu import plugin, selection
 from lsv_hpu.devices import Gaudi
 from lsv_hpu.emulation.ops import answering, fake_ops
 from lsv_hpu.formats.fp8 import DynamicFp8, quantise_rows, why_not_fp8
-from lsv_hpu.formats.int4 import why_not_int4
+from lsv_hpu.formats.int4 import EvenInt4, why_not_int4
 from lsv_hpu.kernels import EveryExpert, MixedExperts
 from lsv_hpu.vendor_ops import VendorOps
 
@@ -267,6 +268,16 @@ def test_int4(dtype: torch.dtype, group: int, offsets: bool) -> None:
         dtype=dtype,
         tolerance=2 * TOLERANCE[dtype],
     )
+
+
+@pytest.mark.onednn
+def test_rows_of_three_groups_are_apart() -> None:
+    w = place(dtype=torch.bfloat16)
+    module = FourBits(w, 96, group=32, offsets=True, bias=False, dtype=torch.bfloat16)
+    fill_module(module, w, TensorsSource({"weight": torch.randn(24, 96, dtype=torch.bfloat16)}))
+    kernel = EvenInt4(module, module.spec())
+    kernel.pack()
+    check_rows_apart(kernel.forward, torch.randn(6, 96, dtype=torch.bfloat16))
 
 
 @pytest.mark.parametrize(

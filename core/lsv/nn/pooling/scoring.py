@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from lsv import products
 from lsv.errors import CheckpointError
 from lsv.nn.linear import Column
 from lsv.nn.model import Model
@@ -27,7 +28,7 @@ class Score(nn.Module):
         self.bias = (w / "score").take("bias", (labels,)) if bias else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.linear(x.to(self.weight.dtype), self.weight, self.bias)
+        return products.linear(x.to(self.weight.dtype), self.weight, self.bias)
 
 
 class Reward(nn.Module):

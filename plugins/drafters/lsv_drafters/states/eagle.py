@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lsv import products
 from lsv.drafts.reader import StateReader, read_layers
 from lsv.errors import CheckpointError
 from lsv.nn.attention import Attention, Heads
@@ -129,7 +130,7 @@ class Eagle(StateReader):
 
     def begin(self, ids: Tensor, states: Tensor, positions: Tensor) -> Tensor:
         both = torch.cat((functional.embedding(ids, self.embed_tokens.weight), states), dim=-1)
-        return functional.linear(both, self.fc, self.fc_bias)
+        return products.linear(both, self.fc, self.fc_bias)
 
     def head(self, states: Tensor, step: Step) -> Tensor:  # type: ignore[override]
         return self.matrix(states, step)  # type: ignore[no-any-return]
@@ -176,7 +177,7 @@ class Eagle3(Eagle):
             raise CheckpointError(f"the heads' d2t must lead to different tokens from 0 to {self.vocab_size - 1}")
 
     def merge(self, states: Tensor) -> Tensor:
-        return functional.linear(states.to(self.dtype), self.fc, self.fc_bias)
+        return products.linear(states.to(self.dtype), self.fc, self.fc_bias)
 
     def begin(self, ids: Tensor, states: Tensor, positions: Tensor) -> Tensor:
         return torch.cat((functional.embedding(ids, self.embed_tokens.weight), states), dim=-1)

@@ -183,6 +183,7 @@ class FlatAttention(PagedBackend):
         plan: FlatPlan,
     ) -> torch.Tensor:
         cache = None if cache is None else cache.of(layer)
+        q = _zero_padding(q, plan)
         if k is not None and v is not None:
             k, v = _zero_padding(k, plan), _zero_padding(v, plan)
             if cache is not None:

@@ -10,6 +10,7 @@ import warnings
 
 import torch
 
+from lsv import products
 from lsv.attention import AttentionLayer
 
 LOWEST = -1e30
@@ -37,12 +38,12 @@ def attend_blocks(
     apart = distance[:, None] - token
     visible = apart >= 0 if layer.window is None else (apart >= 0) & (apart < layer.window)
     theirs = q.unflatten(1, (layer.kv_heads, -1)).index_select(0, rows.clamp_max(len(q) - 1))
-    raw = torch.matmul(theirs, keys.permute(0, 2, 3, 1))
+    raw = products.matmul(theirs, keys.permute(0, 2, 3, 1))
     scores = shape_scores(raw, apart[:, None, None], visible[:, None, None], layer)
     peaks = _row_peaks(scores.amax(-1), rows, len(q), layer)
     weights = torch.exp(scores - peaks.index_select(0, rows)[..., None])
     seen = values.masked_fill(~visible[..., None, None], 0.0)  # there may be NaN where nothing was written
-    mixed = torch.matmul(weights.to(q.dtype), seen.transpose(1, 2)).float()
+    mixed = products.matmul(weights.to(q.dtype), seen.transpose(1, 2)).float()
     sums = block2batch(torch.cat((mixed, weights.sum(-1, keepdim=True)), -1), mapping)
     return divide(sums[..., :-1], sums[..., -1:], peaks[:-1, ..., None], layer).flatten(1, 2).to(q.dtype)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from lsv import products
 from lsv.attention import AttentionLayer
 from lsv_hpu.attention.flat import LOWEST, by_head, divide, shape_scores
 from lsv_hpu.vendor_ops import VendorOps
@@ -70,12 +71,12 @@ def attend_plainly(
     for first in range(0, q.shape[1], _QUERIES):
         piece = q[:, first : first + _QUERIES].unflatten(2, (layer.kv_heads, -1)).permute(0, 2, 3, 1, 4)
         distance, visible = sight.of(first, first + piece.shape[3], layer)
-        scores = shape_scores(torch.matmul(piece, keys), distance, visible, layer)
+        scores = shape_scores(products.matmul(piece, keys), distance, visible, layer)
         peaks = scores.amax(-1, keepdim=True).clamp_min(LOWEST)
         if layer.sinks is not None:
             peaks = torch.maximum(peaks, by_head(layer.sinks, layer, peaks.dim()))
         weights = torch.exp(scores - peaks)
-        mixed = torch.matmul(weights.to(q.dtype), values).float()
+        mixed = products.matmul(weights.to(q.dtype), values).float()
         out = divide(mixed, weights.sum(-1, keepdim=True), peaks, layer)
         found.append(out.permute(0, 3, 1, 2, 4).flatten(2, 3).to(q.dtype))
     return torch.cat(found, 1)

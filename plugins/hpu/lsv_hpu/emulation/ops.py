@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from lsv import products
 from lsv.testing.emulation import StrictFake
 from lsv_hpu.devices import LARGEST_FP8, Gaudi
 from lsv_hpu.emulation.schemas import SCHEMAS
@@ -53,12 +54,12 @@ class FakeFusedSDPA(StrictFake):
         _require(dropout_p == 0.0, "dropout has no place in inference")
         _require(not (return_dropout_mask or return_attn_probs), "nothing but the result is used here")
         mask = attn_mask
+        if is_causal:
+            mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
         if valid_seq_len is not None:
             there = torch.arange(k.shape[2], device=q.device) < valid_seq_len[:, None]
-            before = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
-            mask = there[:, None, None] & before
-            is_causal = False
-        return functional.scaled_dot_product_attention(q, k, v, mask, is_causal=is_causal, scale=scale, enable_gqa=True)
+            mask = there[:, None, None] & mask
+        return products.attend(q, k, v, mask=mask, scale=scale, grouped=True)
 
     def _check(
         self,
@@ -218,8 +219,8 @@ class FakeHpuOps(StrictFake):
         out = torch.zeros_like(hidden_states, dtype=torch.float32)
         for expert, (gate_up, down) in enumerate(zip(w12, w3, strict=True), start=experts_min):
             share = (router_weights.float() * (expert_routing_table == expert)).sum(-1, keepdim=True)
-            gate, up = functional.linear(hidden_states, gate_up).chunk(2, dim=-1)
-            out += functional.linear(act(gate) * up, down).float() * share
+            gate, up = products.linear(hidden_states, gate_up).chunk(2, dim=-1)
+            out += products.linear(act(gate) * up, down).float() * share
         return out.to(hidden_states.dtype)
 
 

@@ -7,8 +7,8 @@ groups' sums.
 from __future__ import annotations
 
 import torch
-from torch.nn import functional
 
+from lsv import products
 from lsv.offers import OpSpec
 from lsv.ops import Kernel
 from lsv.weights.codebook import CodedLinear, from_nibbles
@@ -43,11 +43,11 @@ class EvenInt4(Kernel):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         weight = self._ops.from_uint4(self._codes, self._steps, self._middles, x.dtype)
-        y = functional.linear(x, weight.T, self._module.bias)
+        y = products.linear(x, weight.T, self._module.bias)
         if self._rests is None:
             return y
         sums = x.unflatten(-1, (self._groups, -1)).sum(-1, dtype=torch.float32).to(x.dtype)
-        return y + sums @ self._rests
+        return y + products.matmul(sums, self._rests)
 
 
 def pack_eight(codes: torch.Tensor) -> torch.Tensor:

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 import torch
 from torch import nn
-from torch.nn import functional
 
+from lsv import products
 from lsv.errors import CheckpointError
 from lsv.nn.attention import Attention
 from lsv.nn.config import DecoderConfig
@@ -113,12 +113,12 @@ class AltUp(nn.Module):
 
     def predict(self, streams: torch.Tensor) -> torch.Tensor:
         """All streams behind the layer, guessed from those before it."""
-        mixing = functional.linear(self._route(streams[:, self.active]), self.predictions)
-        return streams + mixing.unflatten(-1, (streams.shape[1], -1)) @ streams
+        mixing = products.linear(self._route(streams[:, self.active]), self.predictions)
+        return streams + products.matmul(mixing.unflatten(-1, (streams.shape[1], -1)), streams)
 
     def correct(self, predicted: torch.Tensor, computed: torch.Tensor) -> torch.Tensor:
         """The predicted streams, moved by what the layer computed beyond the active one's prediction."""
-        factors = functional.linear(self._route(computed), self.corrections) + 1.0
+        factors = products.linear(self._route(computed), self.corrections) + 1.0
         surprise = computed - predicted[:, self.active]
         return torch.addcmul(predicted, surprise[:, None], factors[:, :, None])
 
@@ -128,7 +128,7 @@ class AltUp(nn.Module):
         return x * self.scale if self.scaled else x
 
     def _route(self, x: torch.Tensor) -> torch.Tensor:
-        routed = functional.linear(self.norm(x) * (1.0 / self.hidden), self.router)
+        routed = products.linear(self.norm(x) * (1.0 / self.hidden), self.router)
         return torch.tanh(routed.float()).type_as(x)
 
 

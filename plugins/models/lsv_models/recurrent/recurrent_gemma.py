@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from lsv import products
 from lsv.errors import CheckpointError
 from lsv.nn.attention import Attention
 from lsv.nn.config import DecoderConfig
@@ -57,7 +58,7 @@ class LinearUnit(nn.Module):
     def forward(self, x: torch.Tensor, step: Step, cache: StateCache) -> torch.Tensor:
         heads = x.unflatten(-1, (self.heads, -1))
         given, kept = (
-            torch.sigmoid(torch.einsum("thi,hij->thj", heads, weight) + bias).flatten(1)
+            torch.sigmoid(products.einsum("thi,hij->thj", heads, weight) + bias).flatten(1)
             for weight, bias in zip(self.weights, self.biases, strict=True)
         )
         logs = -_FALL * kept.float() * functional.softplus(self.rate)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from lsv import products
 from lsv.errors import CheckpointError
 from lsv.nn.encoder import SelfAttention, check_placeholder
 from lsv.nn.keys import Keys
@@ -83,7 +84,7 @@ class QueryAttention(nn.Module):
     def forward(self, x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
         q = self.q(x).view(len(x), self.heads, -1).transpose(0, 1)[None]
         k, v = self.kv(seen).view(len(seen), 2, self.heads, -1).permute(1, 2, 0, 3)[:, None].unbind()
-        attended = functional.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1)
+        attended = products.attend(q, k, v)[0].transpose(0, 1)
         return self.norm(x + self.out(attended.flatten(1)))  # type: ignore[no-any-return]
 
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from lsv import products
 from lsv.errors import CheckpointError
 from lsv.nn.encoder import check_placeholder
 from lsv.nn.keys import Keys
@@ -39,7 +40,7 @@ class PoolingProjector(nn.Module):
 
     def forward(self, patches: torch.Tensor) -> torch.Tensor:
         blocks = patches.unflatten(1, (self.edge, self.block, self.edge, self.block)).mean(dim=(2, 4))
-        return self.before(blocks.flatten(0, 2)) @ self.projection  # type: ignore[no-any-return]
+        return products.matmul(self.before(blocks.flatten(0, 2)), self.projection)  # type: ignore[no-any-return]
 
 
 class SeeingLayer(Gemma3Layer):

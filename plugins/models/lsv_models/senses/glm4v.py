@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from lsv import products
 from lsv.nn.config import DecoderConfig
 from lsv.nn.encoder import Rotate, Runs, SelfAttention
 from lsv.nn.keys import Keys
@@ -84,7 +85,7 @@ class Glm4vMerger(nn.Module):
         self.mlp = GatedMLP(place, c.outputs, c.inner, c.activation, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = functional.linear(x.transpose(1, 2).flatten(1), self.kernel.flatten(1), self.bias)
+        x = products.linear(x.transpose(1, 2).flatten(1), self.kernel.flatten(1), self.bias)
         return self.mlp(functional.gelu(self.norm(self.projector(x))))  # type: ignore[no-any-return]
 
 

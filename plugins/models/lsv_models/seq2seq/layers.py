@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.nn import functional
 
+from lsv import products
 from lsv.attention import AttentionLayer
 from lsv.nn.attention import Attention, CrossAttention, Heads
 from lsv.nn.config import DecoderConfig
@@ -122,14 +122,12 @@ def see_all(
     q, k, v = (heads.transpose(0, 1)[None] for heads in (q, k, v))
     grouped = layer.heads != layer.kv_heads
     if layer.soft_cap is None:
-        attended = functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=bias, scale=layer.scale, enable_gqa=grouped
-        )
+        attended = products.attend(q, k, v, mask=bias, scale=layer.scale, grouped=grouped)
         return attended[0].transpose(0, 1)
     k, v = (heads.repeat_interleave(layer.heads // layer.kv_heads, 1) for heads in (k, v))
-    scores = torch.tanh(q @ k.mT * (layer.scale / layer.soft_cap)) * layer.soft_cap
+    scores = torch.tanh(products.matmul(q, k.mT) * (layer.scale / layer.soft_cap)) * layer.soft_cap
     weights = (scores if bias is None else scores + bias).float().softmax(-1)
-    return (weights.to(v.dtype) @ v)[0].transpose(0, 1)
+    return products.matmul(weights.to(v.dtype), v)[0].transpose(0, 1)
 
 
 class EncoderLayer(nn.Module):

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from lsv import products
 from lsv.errors import CheckpointError
 from lsv.nn.keys import Keys
 from lsv.weights.place import Weights
@@ -38,7 +39,7 @@ class BlockAttention(EncoderAttention):
             for x in (k, v)
         )
         queries, keys, values = (x.transpose(1, 2) for x in (self._cut(q), keys, values))
-        attended = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=seen)
+        attended = products.attend(queries, keys, values, mask=seen)
         return attended.transpose(1, 2).flatten(0, 1)[self.shift : self.shift + length]
 
     def _cut(self, x: torch.Tensor) -> torch.Tensor:

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
+from lsv import products
 from lsv.attention.chosen import each_row
 from lsv.nn.attention import Attention, CrossAttention, Heads, Sizes
 from lsv.nn.embed import Positions
@@ -61,7 +61,7 @@ class StreamAttention(Attention):
 
     def reference(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         q, k, v = self.qkv(x).view(len(x), 2, 3, self.heads, self.head_dim).unbind(2)
-        biases = functional.linear(x, self.bias_weight, self.bias_bias)
+        biases = products.linear(x, self.bias_weight, self.bias_bias)
         biases = biases.view(len(x), 2, self.buckets.count, -1)[..., self.own].transpose(2, 3)  # [T, 2, heads, buckets]
         plan = step.attention[self.layer.group]
         keys, values = step.backend.gather(k[:, 0], v[:, 0], self.layer, step.cache, plan)

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
+from lsv import products
 from lsv.attention.chosen import each_row
 from lsv.nn.attention import Attention, CrossAttention, Heads
 from lsv.nn.config import DecoderConfig
@@ -95,7 +95,7 @@ class MergedAttention(Attention):
     def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
         q, k, v = (heads.transpose(0, 1)[None] for heads in (q, k, v))
         grouped, scale = self.heads != self.kv_heads, self.layer.scale
-        found = functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=grouped)
+        found = products.attend(q, k, v, mask=seen, scale=scale, grouped=grouped)
         return found[0].transpose(0, 1)
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lsv import products
 from lsv.drafts.reader import StateReader
 from lsv.errors import ConfigError
 from lsv.nn.config import DecoderConfig
@@ -50,7 +51,7 @@ class JoiningReader(StateReader):
         if self.skips_first:
             tokens = tokens.masked_fill((positions == 0)[:, None], 0.0)
         both = torch.cat((self.before_tokens(tokens), self.before_states(states)), dim=-1)
-        return functional.linear(both, self.join)
+        return products.linear(both, self.join)
 
 
 class FurtherLayer(JoiningReader):

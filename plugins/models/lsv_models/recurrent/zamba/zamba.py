@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from lsv import products
 from lsv.nn.config import DecoderConfig
 from lsv.nn.keys import Keys
 from lsv.nn.linear import Column, Row
@@ -49,9 +50,9 @@ class HeadedMixer(nn.Module):
         states = self.cache.of(step)
         x, gate = self.project(x).unflatten(-1, (-1, 2)).unbind(-1)
         x = self.conv(x.contiguous(), states)
-        selected = torch.einsum("thd,hrd->thr", x.unflatten(-1, (self.heads, -1)), self.select)
+        selected = products.einsum("thd,hrd->thr", x.unflatten(-1, (self.heads, -1)), self.select)
         dt, b, c = selected.split(self.parts, dim=-1)
-        dt = torch.einsum("thr,hdr->thd", dt, self.widen)
+        dt = products.einsum("thr,hdr->thd", dt, self.widen)
         y = self.scan(x, dt.flatten(1), b.flatten(1), c.flatten(1), states)
         return self.out((y * functional.silu(gate.float())).to(x.dtype))  # type: ignore[no-any-return]
 

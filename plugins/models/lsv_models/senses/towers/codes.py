@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from lsv import products
 from lsv.errors import CheckpointError
 from lsv.nn.embed import Embed
 from lsv.nn.keys import Keys
@@ -115,7 +116,7 @@ class PlaceAttention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         normed = self.norm(x)
         q, k, v = (one(normed).flatten(2).mT for one in (self.q, self.k, self.v))
-        attended = functional.scaled_dot_product_attention(q, k, v)
+        attended = products.attend(q, k, v)
         return x + self.out(attended.mT.reshape(x.shape))  # type: ignore[no-any-return]
 
 
@@ -174,5 +175,6 @@ class CodesEncoder(Encoder):
             return x, tokens
         read: Callable[[torch.Tensor, None], torch.Tensor] = self.__dict__["read"]
         vectors = self.narrow(self.last(functional.silu(self.norm(x))))[0].flatten(1).T
-        distances = (vectors**2).sum(1, keepdim=True) + (self.book**2).sum(1) - 2 * vectors @ self.book.T
+        alike = products.matmul(vectors, self.book.T)
+        distances = (vectors**2).sum(1, keepdim=True) + (self.book**2).sum(1) - 2 * alike
         return read(tokens[distances.argmin(1)], None)

@@ -6,8 +6,8 @@ Sources: Zhai et al. 2023 (SigLIP), Dehghani et al. 2023 (NaViT).
 from __future__ import annotations
 
 import torch
-from torch.nn import functional
 
+from lsv import products
 from lsv_models.clip import Tower
 
 
@@ -18,7 +18,7 @@ class StretchedTower(Tower):
         """pixels [h * w, channels, patch_size, patch_size], row by row, and their grid (h, w) -> the first layer's
         input [h * w, hidden].
         """
-        x = functional.linear(pixels.flatten(1).to(self.patches.dtype), self.patches.flatten(1), self.bias)
+        x = products.linear(pixels.flatten(1).to(self.patches.dtype), self.patches.flatten(1), self.bias)
         return x + self.places[stretch(grid, self.c.side).to(x.device)]
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn import functional
 
+from lsv import products
 from lsv.nn.linear import Column
 from lsv.nn.norm import LayerNorm
 from lsv.weights.place import Weights
@@ -39,11 +39,11 @@ class Resampler(nn.Module):
         k = v + place_by_sines(*grid, v.shape[1], v.device).to(v.dtype)
         given = (self.before_q(self.query), k, v)
         q, k, v = (
-            functional.linear(x, weight, bias).unflatten(1, (self.heads, -1)).transpose(0, 1)[None]
+            products.linear(x, weight, bias).unflatten(1, (self.heads, -1)).transpose(0, 1)[None]
             for x, weight, bias in zip(given, self.inner.chunk(3), self.inner_bias.chunk(3), strict=True)
         )
-        seen = functional.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1).flatten(1)
-        return self.after(self.out(seen)) @ self.projection  # type: ignore[no-any-return]
+        seen = products.attend(q, k, v)[0].transpose(0, 1).flatten(1)
+        return products.matmul(self.after(self.out(seen)), self.projection)  # type: ignore[no-any-return]
 
 
 def place_by_sines(height: int, width: int, size: int, device: torch.device) -> torch.Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from lsv import products
 from lsv.errors import CheckpointError
 from lsv.nn.keys import Keys
 from lsv.nn.linear import Column
@@ -109,9 +110,8 @@ class TileAttention(nn.Module):
 
     def forward(self, x: torch.Tensor, own: int) -> torch.Tensor:
         q, k, v = self.qkv(x).view(len(x), 3, self.heads, -1).permute(1, 2, 0, 3)[:, None].unbind()
-        attend = functional.scaled_dot_product_attention
-        image = attend(q[:, :, :own], k, v)
-        padding = attend(q[:, :, own:], k[:, :, :own], v[:, :, :own])
+        image = products.attend(q[:, :, :own], k, v)
+        padding = products.attend(q[:, :, own:], k[:, :, :own], v[:, :, :own])
         attended = torch.cat((image, padding), dim=2)[0].transpose(0, 1)
         return self.out(attended.flatten(1))  # type: ignore[no-any-return]
 

@@ -1,0 +1,78 @@
+"""Matrix products in which no row affects another, whatever the row holds.
+
+With AMX, torch multiplies bfloat16 in pairs of inner elements. Where their number is odd, the last pair of a row reads
+the first element of the next row and multiplies it by zero: a NaN or an infinity there makes the row NaN, too. These
+functions pad an odd inner size with a zero, so that the NaN of one request stays in its own rows. Other dtypes and even
+sizes go straight to torch.
+
+Use them wherever the rows of the left operand may belong to different requests, or may be padding.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+
+def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """``torch.matmul`` of a [..., rows, K] and b [..., K, columns]."""
+    if _reads_past_rows(a, -1):
+        a, b = functional.pad(a, (0, 1)), functional.pad(b, (0, 0, 0, 1))
+    return torch.matmul(a, b)
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """``functional.linear``: x [..., K], weight [outputs, K], bias [outputs]."""
+    if _reads_past_rows(x, -1):
+        x, weight = functional.pad(x, (0, 1)), functional.pad(weight, (0, 1))
+    return functional.linear(x, weight, bias)
+
+
+def einsum(equation: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """``torch.einsum`` of two operands with one summed index, such as ``"thd,hdr->thr"``."""
+    inputs, _, output = equation.partition("->")
+    left, right = inputs.split(",")
+    (summed,) = (set(left) & set(right)) - set(output)
+    if _reads_past_rows(a, left.index(summed)):
+        a, b = (_append_zero(x, names.index(summed)) for x, names in ((a, left), (b, right)))
+    return torch.einsum(equation, a, b)
+
+
+def attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    mask: torch.Tensor | None = None,
+    scale: float | None = None,
+    grouped: bool = False,
+) -> torch.Tensor:
+    """``functional.scaled_dot_product_attention``: q [..., heads, T, dim], k and v [..., kv_heads, S, dim].
+
+    ``mask`` is added to the scores, or says with bool which keys are seen. ``grouped`` lets several heads share a KV
+    head.
+    """
+    width = v.shape[-1]
+    if _reads_past_rows(q, -1):
+        scale = q.shape[-1] ** -0.5 if scale is None else scale
+        q, k, v = (functional.pad(x, (0, 1)) for x in (q, k, v))
+    if _reads_past_rows(k, -2):
+        mask = _hide_one_more(q, k, mask)
+        k, v = (functional.pad(x, (0, 0, 0, 1)) for x in (k, v))
+    found = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=grouped)
+    return found[..., :width]
+
+
+def _reads_past_rows(x: torch.Tensor, dim: int) -> bool:
+    return x.dtype is torch.bfloat16 and x.shape[dim] % 2 == 1
+
+
+def _append_zero(x: torch.Tensor, dim: int) -> torch.Tensor:
+    return functional.pad(x, (0, 0) * (x.ndim - 1 - dim) + (0, 1))
+
+
+def _hide_one_more(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """The mask with a last column for a key that no query sees."""
+    if mask is None:
+        mask = torch.zeros(1, k.shape[-2], dtype=q.dtype, device=q.device)
+    return functional.pad(mask, (0, 1), value=False if mask.dtype is torch.bool else -torch.inf)

@@ -1,0 +1,62 @@
+"""Modules multiply through ``lsv.products``, which keeps rows apart; those that multiply float32 need not."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PLAIN = {
+    *(f"torch.{name}" for name in ("matmul", "bmm", "mm", "addmm", "baddbmm", "einsum")),
+    *(f"functional.{name}" for name in ("linear", "scaled_dot_product_attention")),
+}
+NAMES = {name.partition(".")[2] for name in PLAIN}
+FLOAT32 = (
+    "core/lsv/adapters/magnitudes.py",
+    "core/lsv/adapters/vocabulary.py",
+    "core/lsv/attention/chosen.py",
+    "core/lsv/nn/recurrent/",
+    "core/lsv/testing/",
+    "core/lsv/weights/codebook.py",
+    "core/lsv/worker/load/dense.py",
+    "plugins/cpu/lsv_cpu/reference.py",
+    "plugins/demo/lsv_demo/senses/inputs.py",
+    "plugins/doctor/lsv_doctor/measure.py",
+    "plugins/hpu/lsv_hpu/attention/flat.py",
+    "plugins/hpu/lsv_hpu/emulation/ops.py",
+    "plugins/hpu/lsv_hpu/formats/neural_compressor.py",
+    "plugins/models/lsv_models/generic/scores.py",
+    "plugins/models/lsv_models/seq2seq/prophetnet.py",
+    "plugins/multimodal/lsv_multimodal/families/whisper/audio.py",
+    "plugins/quant/lsv_quant/rounding.py",
+    "plugins/torch/lsv_torch/",
+    "plugins/triton/lsv_triton/attention/torch_backend.py",
+    "plugins/triton/lsv_triton/layers/lora.py",
+    "plugins/xpu/lsv_xpu/emulation/",
+    "plugins/xpu/lsv_xpu/int4_weights.py",
+)
+"""Where products are of float32, of whole numbers, or multiply nothing of a request."""
+
+
+def products(text: str) -> Iterator[int]:
+    """The lines on which torch multiplies."""
+    for node in ast.walk(ast.parse(text)):
+        called = isinstance(node, ast.Attribute) and node.attr in NAMES and ast.unparse(node) in PLAIN
+        if called or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)):
+            yield node.lineno
+
+
+def test_rows_are_kept_apart() -> None:
+    files = [file for folder in ("core", "plugins", "webui") for file in sorted((ROOT / folder).rglob("*.py"))]
+    names = {file.relative_to(ROOT).as_posix(): file for file in files}
+    multiply = {name: lines for name, file in names.items() if (lines := list(products(file.read_text("utf-8"))))}
+    unknown = {name: lines for name, lines in multiply.items() if not name.startswith(FLOAT32)}
+    assert set(unknown) == {"core/lsv/products.py"}, "use lsv.products, or add the file to FLOAT32 if that is its dtype"
+    assert [one for one in FLOAT32 if not any(name.startswith(one) for name in multiply)] == []
+
+
+def test_products_are_seen() -> None:
+    assert list(products("y = a @ b\nz = torch.einsum('ij,jk->ik', a, b)\nw = functional.linear(x, w)\nv = a * b")) == [
+        1,
+        2,
+        3,
+    ]
