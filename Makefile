@@ -12,8 +12,12 @@ MODEL  ?=
 BIN := $(VENV)/bin
 # Python keeps its bytecode whatever the shell says: tests start hundreds of processes, each of which would compile lsv anew.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
+WORKERS := -n 2 --dist loadgroup
 
-.PHONY: serve webui browser test test-all test-isa test-compilers test-emulated test-flaky test-gpu wheels soak fuzz lint install install-dev install-fuzz clean
+PARTS := fast slow onednn isa compilers emulated
+
+.PHONY: serve webui browser test test-all durations test-flaky test-gpu wheels soak fuzz lint install install-dev install-fuzz clean \
+  $(PARTS:%=test-%) $(PARTS:%=run-%)
 
 serve: install
 	$(BIN)/lsv serve $(MODEL) --port $(PORT)
@@ -64,28 +68,49 @@ lint: install-dev
 	$(BIN)/mypy
 
 test: lint
-	$(PYTEST) -rs -n 2 --dist loadgroup -m "not slow and not gpu" tests
+	$(PYTEST) -rs $(WORKERS) -m "not slow and not gpu" tests
 
-test-all: lint test-isa test-compilers test-emulated
-	$(PYTEST) -n 2 --dist loadgroup -m "not gpu" tests
+# All of it, part by part. Each part can run alone and prints its minutes.
+test-all: lint $(PARTS:%=test-%)
+
+$(PARTS:%=test-%): test-%: install-dev
+	@began=$$(date +%s); $(MAKE) --no-print-directory run-$*; code=$$?; \
+	echo "test-$*: $$(( ($$(date +%s) - began + 30) / 60 )) minutes"; exit $$code
+
+run-fast:
+	$(PYTEST) $(WORKERS) -m "not slow and not gpu" tests
+
+# The full matrices.
+run-slow:
+	$(PYTEST) $(WORKERS) -m "slow and not gpu" tests
+
+# Plain torch paths with each instruction set that oneDNN multiplies bfloat16 by: none, AVX-512's, and this machine's best.
+run-onednn:
+	for isa in AVX2 AVX512_CORE_BF16 DEFAULT; do \
+	  ONEDNN_MAX_CPU_ISA=$$isa $(PYTEST) $(WORKERS) -m "onednn and not gpu" tests || exit 1; done
 
 # The native kernels with each instruction set this machine has, and with AMX tiles (emulated where there are none).
-test-isa: install-dev
-	for isa in avx2 avx512 amx; do LSV_CPU_ISA=$$isa $(PYTEST) -n 2 --dist loadgroup tests/plugins/cpu || exit 1; done
+run-isa:
+	for isa in avx2 avx512 amx; do LSV_CPU_ISA=$$isa $(PYTEST) $(WORKERS) tests/plugins/cpu || exit 1; done
 
 # The native kernels as each C++ compiler here builds them: g++, clang++, and those that have their version in their name.
-test-compilers: install-dev
+run-compilers:
 	for compiler in $$($(BIN)/python -c "import os; from lsv.processes.building import find_compilers as found; \
 	  print(*{os.path.realpath(one): one for one in reversed(found())}.values())"); do \
-	  LSV_CPU_COMPILER=$$compiler $(PYTEST) -n 2 --dist loadgroup tests/plugins/cpu || exit 1; done
+	  LSV_CPU_COMPILER=$$compiler $(PYTEST) $(WORKERS) tests/plugins/cpu || exit 1; done
 
 # The end-to-end tests on every platform that has an emulation, but those that choose their platforms themselves; their whole
 # matrices run on the CPU alone. Warming up hundreds of shapes has tests of its own.
 EMULATED := LSV_EMULATE=1 LSV_HPU_SKIP_WARMUP=1
 END_TO_END := tests/e2e --ignore tests/e2e/test_platforms.py --ignore tests/e2e/test_beams.py
-test-emulated: install-dev
-	for name in xpu hpu cuda rocm torch; do LSV_PLATFORM=$$name $(EMULATED) $(PYTEST) -n 2 --dist loadgroup \
+run-emulated:
+	for name in xpu hpu cuda rocm torch; do LSV_PLATFORM=$$name $(EMULATED) $(PYTEST) $(WORKERS) \
 	  -m "not slow and not gpu" $(END_TO_END) || exit 1; done
+
+# What the tests of each module take, from which their order follows. On an idle machine; the slow ones too with KIND=slow.
+KIND ?= not slow
+durations: install-dev
+	$(PYTEST) $(WORKERS) --renew-durations -m "$(KIND) and not gpu" tests
 
 # On a machine with an accelerator: what starts, what is right, how fast it is, in build/hardware/report.md. Uses the torch
 # that $(PYTHON) has and replaces none of it; without network it installs from the folder that make wheels has filled.

@@ -10,6 +10,8 @@ from lsv.attention import AttentionLayer
 from lsv.attention.chosen import attend_chosen, see
 from lsv.testing.dense_attention import attend_dense
 
+pytestmark = pytest.mark.onednn
+
 LAYER = AttentionLayer(0, 4, 2, 8, 0.3)
 STARTS, CONTEXT = np.array([0, 3, 4], np.int32), np.array([5, 300], np.int32)
 LENGTHS = (STARTS, CONTEXT)

@@ -15,6 +15,8 @@ from lsv.nn.norm import LayerNorm
 from lsv.nn.rope import MRope, Rope
 from lsv.testing.tensors import TensorsSource, fill_module, place
 
+pytestmark = pytest.mark.onednn
+
 RUNS = ((2, 3), (1, 4), (3, 1))
 
 

@@ -14,6 +14,8 @@ from lsv.request.params import PoolingParams
 from lsv.request.pooling import Pooler
 from lsv.worker.load.dense import load_dense
 
+pytestmark = pytest.mark.onednn
+
 STATES = torch.randn(11, 6, generator=torch.Generator().manual_seed(3))
 PLACES = torch.arange(1.0, 12.0)[:, None]
 EXPECTED = {

@@ -16,6 +16,8 @@ from lsv.request.params import NO_TOKEN_LEFT
 from lsv.worker.sampler import NOT_FINITE, sample_rows
 from lsv.worker.slots import Slot
 
+pytestmark = pytest.mark.onednn
+
 MakeSlot = Callable[..., Slot]
 
 

@@ -20,6 +20,8 @@ from lsv_hpu.emulation.ops import fake_ops
 from lsv_hpu.formats.int4 import pack_eight
 from lsv_hpu.sampling import HostChoose, HostDescribe
 
+pytestmark = pytest.mark.onednn
+
 HOST = torch.device("cpu")
 
 

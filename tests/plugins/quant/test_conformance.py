@@ -28,6 +28,8 @@ from lsv.testing.tiny import tiny
 from lsv.weights.checkpoint import DummySource
 from lsv.worker.load.declared import declare
 
+pytestmark = pytest.mark.onednn
+
 DOCUMENT = Path(__file__).parents[3] / "docs" / "quantization.md"
 SHAPE = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}
 EXPERTS = {"qwen3_moe": {"moe_intermediate_size": 256}}

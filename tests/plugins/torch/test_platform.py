@@ -27,6 +27,8 @@ from lsv_torch.device import TorchDevice, try_out
 from lsv_torch.emulation import EmulatedTorchPlatform
 from lsv_torch.platform import TorchPlatform
 
+pytestmark = pytest.mark.onednn
+
 GIB = 1 << 30
 CPU = torch.device("cpu")
 INFO = DeviceInfo(0, "made-up device", 6 * GIB, {"kind": "cpu", "dtypes": "float32"})

@@ -15,6 +15,8 @@ from lsv_triton import plugin
 from lsv_triton.attention import torch_backend as torch_attention
 from lsv_triton.attention.torch_backend import TorchAttention
 
+pytestmark = pytest.mark.onednn
+
 DTYPES = ("bfloat16", "float32", "float16")
 BLOCK_SIZES = next(offer.block_sizes for offer in plugin.lsv_attention() if offer.name == "torch-paged")
 

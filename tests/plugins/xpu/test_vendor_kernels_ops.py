@@ -26,6 +26,8 @@ from lsv_xpu import libraries, plugin
 from lsv_xpu.emulation.torch_int4 import FakeTorchInt4
 from lsv_xpu.emulation.vllm_kernels import FakeVllmKernels
 
+pytestmark = pytest.mark.onednn
+
 TOLERANCE = {torch.bfloat16: 2**-6, torch.float16: 2**-9}
 DTYPES = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 NIBBLES = tuple(float(number) for number in range(-8, 8))
