@@ -6,9 +6,13 @@ import gc
 import logging
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+from suite import durations
+from suite.order import ModuleScheduling, put_longest_first
 
 # Triton's interpreter multiplies with numpy, and OpenBLAS's kernels for AVX2 give a row other bits at another place in
 # a matrix, which no GPU does. Its kernels for AVX do not; numpy, which torch brings, reads this when it is imported.
@@ -17,6 +21,9 @@ os.environ["OPENBLAS_CORETYPE"] = "Sandybridge"
 import torch
 
 from lsv.plugins import packages
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
 
 # Without a GPU, Triton's kernels are interpreted. Triton reads this when it is imported, which transformers does too.
 _GPU = torch.cuda.is_available() or torch.xpu.is_available()
@@ -29,12 +36,36 @@ _seed = torch.manual_seed if _GPU else torch.default_generator.manual_seed
 settings.register_profile("fuzz", max_examples=500)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--renew-durations", action="store_true", help="write what tests take to tests/durations.json")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        config.pluginmanager.register(LongestFirst())
+    elif config.getoption("--renew-durations"):
+        config.pluginmanager.register(durations.Stopwatch())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ModuleScheduling | None:
+    return ModuleScheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test of a matrix is slow but for the values that ``daily`` names: any of its marks, all values of that one."""
     for item in items:
         choices = [mark.kwargs for mark in item.iter_markers("daily")]
         if choices and not any(all(item.callspec.params[name] in few for name, few in one.items()) for one in choices):
             item.add_marker(pytest.mark.slow)
+
+
+class LongestFirst:
+    """On a worker, once the tests that do not run are gone."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        put_longest_first(items, durations.expect(config.option.markexpr))
 
 
 @pytest.fixture(autouse=True)

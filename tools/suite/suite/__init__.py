@@ -1,0 +1,1 @@
+"""How the tests of lsv run: in which order, on which worker, and what a test may leave behind."""
