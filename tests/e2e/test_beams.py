@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+import transformers
 
 from lsv import LLM, BeamSearchParams, RequestOutput, SamplingParams
 from lsv.testing.tiny import tiny
@@ -61,7 +61,7 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="module")
 def model(checkpoint: Path) -> Any:
-    return AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    return transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +163,7 @@ def test_others_in_the_batch_are_not_disturbed(llm: LLM, model: Any) -> None:
 
 
 def test_stop_strings_end_beams(llm: LLM, model: Any, checkpoint: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
     stop = [chr(letter) for letter in range(ord("!"), ord("~"), 5)]
     params = beams(n=3, max_tokens=20, stop=stop, skip_special_tokens=False)
     given = prompts()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+import transformers
 
 from lsv import LLM
 from lsv.cli import main
@@ -39,7 +39,7 @@ def likelihood(model: Any, ids: list[int], first: int) -> float:
 
 
 def test_likelihoods_are_those_of_plain_torch(checkpoint: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
     ids = list(TEXT.encode())
     with LLM(str(checkpoint), dtype="float32", max_model_len=128, num_gpu_blocks_override=64) as llm:
         found = measure_perplexity(llm, TEXT, 96, 40)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+import transformers
 
 import lsv_quant.plugin
 from lsv import LLM, SamplingParams
@@ -125,7 +125,7 @@ def test_stages_give_the_same_tokens(checkpoint: str, plain: list[tuple[int, ...
 
 def check_against_transformers(path: Path, answers: list[tuple[int, ...]]) -> None:
     """Greedy tokens equal; where they part, the reference's two best logits must tie within 1e-4, and rarely."""
-    reference = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    reference = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
     ties = 0
     for prompt, answer in zip(prompts(), answers, strict=True):
         with torch.inference_mode():

@@ -6,15 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from tokenizers import Tokenizer, processors
 from torch.nn import functional
-from transformers import (
-    CONFIG_MAPPING,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-)
 
 from lsv import LLM, PoolingParams
 from lsv.errors import BadRequest
@@ -29,7 +23,7 @@ PADDED = {"platform": "hpu", "emulate": True, "hpu.skip_warmup": True}
 def make(folder: Path, family: str, auto: Any, **keys: Any) -> tuple[Any, Tokenizer]:
     """A tiny random checkpoint with a tokenizer that frames texts as BERT's does; the model, and the tokenizer."""
     shape = {name: value for name, value in SHAPE.items() if name != "num_key_value_heads"}
-    config = CONFIG_MAPPING[family](**{**shape, **keys})
+    config = transformers.CONFIG_MAPPING[family](**{**shape, **keys})
     torch.manual_seed(0)
     model = auto.from_config(config, dtype=torch.float32).eval().requires_grad_(False)
     draw_weights(model, 0.2)
@@ -61,7 +55,7 @@ def close(found: Any, expected: torch.Tensor) -> None:
 
 @pytest.mark.row("F-736", "F-669")
 def test_an_encoder_of_sentence_transformers(tmp_path):
-    model, tokenizer = make(tmp_path, "bert", AutoModel)
+    model, tokenizer = make(tmp_path, "bert", transformers.AutoModel)
     write_modules(tmp_path, "pooling_mode_mean_tokens")
     (tmp_path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 100}))
     with LLM(str(tmp_path), dtype="float32", max_num_batched_tokens=128) as llm:
@@ -85,7 +79,7 @@ def test_an_encoder_of_sentence_transformers(tmp_path):
 @pytest.mark.row("F-742")
 @pytest.mark.parametrize("options", [{"quantization": "fp8"}, {"quantization": "int8"}, {"dtype": "float16"}], ids=str)
 def test_an_encoder_in_fewer_bits_says_nearly_the_same(options, tmp_path):
-    model, _ = make(tmp_path, "bert", AutoModel)
+    model, _ = make(tmp_path, "bert", transformers.AutoModel)
     write_modules(tmp_path, "pooling_mode_mean_tokens")
     with LLM(str(tmp_path), **{"dtype": "float32", **options}) as llm:
         assert llm.config.quantization == options.get("quantization")
@@ -102,7 +96,7 @@ def test_an_encoder_in_fewer_bits_says_nearly_the_same(options, tmp_path):
 )
 def test_a_cross_encoder_reads_both_texts(family, platform, tmp_path):
     keys = {"type_vocab_size": 1, "pad_token_id": 1} if family == "roberta" else {}
-    model, tokenizer = make(tmp_path, family, AutoModelForSequenceClassification, num_labels=1, **keys)
+    model, tokenizer = make(tmp_path, family, transformers.AutoModelForSequenceClassification, num_labels=1, **keys)
     with LLM(str(tmp_path), dtype="float32", task="score", **platform) as llm:
         for output, text in zip(llm.score("query", TEXTS, use_tqdm=False), TEXTS, strict=True):
             pair = tokenizer.encode("query", text)
@@ -117,7 +111,7 @@ def test_a_cross_encoder_reads_both_texts(family, platform, tmp_path):
 
 
 def test_a_language_model_with_labels(tmp_path):
-    model, tokenizer = make(tmp_path, "qwen3", AutoModelForSequenceClassification, num_labels=3, **GROUPED)
+    model, tokenizer = make(tmp_path, "qwen3", transformers.AutoModelForSequenceClassification, num_labels=3, **GROUPED)
     with LLM(str(tmp_path), dtype="float32") as llm:
         for output, text in zip(llm.classify(TEXTS, use_tqdm=False), TEXTS, strict=True):
             logits = model(torch.tensor([tokenizer.encode(text).ids])).logits[0]
@@ -125,7 +119,9 @@ def test_a_language_model_with_labels(tmp_path):
 
 
 def test_labels_of_tokens(tmp_path):
-    model, tokenizer = make(tmp_path, "qwen2", AutoModelForTokenClassification, num_labels=3, num_key_value_heads=2)
+    model, tokenizer = make(
+        tmp_path, "qwen2", transformers.AutoModelForTokenClassification, num_labels=3, num_key_value_heads=2
+    )
     with LLM(str(tmp_path), dtype="float32", max_num_batched_tokens=32) as llm:
         for _ in range(2):  # what the first has left in the cache is not enough for the second
             (output,) = llm.encode(TEXTS[2], use_tqdm=False)
@@ -134,7 +130,7 @@ def test_labels_of_tokens(tmp_path):
 
 
 def test_a_reward_model_of_steps(tmp_path):
-    model, _ = make(tmp_path, "qwen2", AutoModelForCausalLM, num_key_value_heads=2)
+    model, _ = make(tmp_path, "qwen2", transformers.AutoModelForCausalLM, num_key_value_heads=2)
     generator = torch.Generator().manual_seed(0)
     layers = {
         f"score.{name}": torch.randn(*shape, generator=generator)
@@ -159,7 +155,7 @@ def test_a_reward_model_of_steps(tmp_path):
 
 @pytest.mark.row("F-670")
 def test_a_reranker_that_answers_yes_or_no(tmp_path):
-    model, tokenizer = make(tmp_path, "qwen3", AutoModelForCausalLM, **GROUPED)
+    model, tokenizer = make(tmp_path, "qwen3", transformers.AutoModelForCausalLM, **GROUPED)
     overrides = {"architectures": ["Qwen3ForSequenceClassification"], "classifier_from_token": ["n", "y"]}
     with LLM(str(tmp_path), dtype="float32", hf_overrides=overrides) as llm:
         for output, text in zip(llm.score("query", TEXTS, use_tqdm=False), TEXTS, strict=True):
@@ -172,7 +168,7 @@ def test_a_reranker_that_answers_yes_or_no(tmp_path):
 @pytest.mark.row("F-669", "F-643", "F-743")
 @pytest.mark.parametrize(("family", "bare"), [("qwen3", False), ("mistral", True)])
 def test_a_language_model_that_embeds(family, bare, tmp_path):
-    model, _ = make(tmp_path, family, AutoModel if bare else AutoModelForCausalLM, **GROUPED)
+    model, _ = make(tmp_path, family, transformers.AutoModel if bare else transformers.AutoModelForCausalLM, **GROUPED)
     inner = model if bare else model.model
     write_modules(tmp_path, "pooling_mode_lasttoken")
     with LLM(str(tmp_path), dtype="float32", hf_overrides={"is_matryoshka": True}) as llm:
@@ -184,7 +180,7 @@ def test_a_language_model_that_embeds(family, bare, tmp_path):
 
 
 def test_means_of_prompts_that_are_computed_in_chunks(tmp_path):
-    model, _ = make(tmp_path, "qwen3", AutoModelForCausalLM, **GROUPED)
+    model, _ = make(tmp_path, "qwen3", transformers.AutoModelForCausalLM, **GROUPED)
     options = {"pooler_config": {"pooling_type": "MEAN"}, "max_num_batched_tokens": 32, "task": "embed"}
     with LLM(str(tmp_path), dtype="float32", **options) as llm:
         for _ in range(2):
@@ -194,7 +190,7 @@ def test_means_of_prompts_that_are_computed_in_chunks(tmp_path):
 
 
 def test_a_language_model_whose_tokens_see_both_sides(tmp_path):
-    model, _ = make(tmp_path, "qwen2", AutoModel, num_key_value_heads=2)
+    model, _ = make(tmp_path, "qwen2", transformers.AutoModel, num_key_value_heads=2)
     overrides = {"is_causal": False}
     with LLM(str(tmp_path), dtype="float32", hf_overrides=overrides, pooler_config={"pooling_type": "MEAN"}) as llm:
         assert not llm.config.cached

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+import transformers
 
 from lsv import LLM, SamplingParams
 from lsv.testing.tiny import tiny
@@ -102,7 +102,9 @@ def run(path: Path, **options: Any) -> list[tuple[int, ...]]:
 
 def check(path: Path, answers: list[tuple[int, ...]]) -> None:
     """Tokens are transformers'; where they part, its two best logits tie."""
-    reference = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
+    reference = transformers.AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
     for prompt, answer in zip(prompts(), answers, strict=True):
         with torch.inference_mode():
             logits = reference(torch.tensor([[*prompt, *answer]]), use_cache=False).logits[0, len(prompt) - 1 : -1]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import PreTrainedTokenizerFast
+import transformers
 
 import lsv_demo
 from lsv.errors import BadRequest, ConfigError
@@ -44,8 +44,8 @@ CONVERSATION: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def reference() -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(
+def reference() -> transformers.PreTrainedTokenizerFast:
+    return transformers.PreTrainedTokenizerFast(
         tokenizer_file=str(DEMO / "tokenizer.json"), bos_token="<|im_start|>", eos_token="<|im_end|>"
     )
 

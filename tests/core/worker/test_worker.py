@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+import transformers
 
 from lsv.offers import AttentionOffer
 from lsv.request.params import PoolingParams
@@ -28,7 +28,7 @@ def prompt_of(length: int, seed: int = 0) -> list[int]:
 
 @functools.cache
 def reference(model: Path) -> Any:
-    return AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="eager")
+    return transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="eager")
 
 
 @torch.inference_mode()

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+import transformers
 
 from demo_training.evaluate import accuracy, answers, score, show
 from demo_training.questions import questions
@@ -23,7 +23,7 @@ def two_threads() -> Iterator[None]:
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("two_threads")
 def test_nine_of_ten_held_out_questions_are_answered() -> None:
-    model = AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.bfloat16).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.bfloat16).eval()
     asked = questions("test", 600, 0)
-    table = score(asked, answers(model, AutoTokenizer.from_pretrained(CHECKPOINT), asked))
+    table = score(asked, answers(model, transformers.AutoTokenizer.from_pretrained(CHECKPOINT), asked))
     assert accuracy(table) >= 0.90, show(table)

@@ -3,8 +3,8 @@
 import json
 
 import pytest
+import transformers
 from safetensors import safe_open
-from transformers import AutoTokenizer
 
 from lsv_demo import CHECKPOINT
 
@@ -24,7 +24,7 @@ def config() -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> object:
-    return AutoTokenizer.from_pretrained(CHECKPOINT)
+    return transformers.AutoTokenizer.from_pretrained(CHECKPOINT)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -56,7 +56,7 @@ def test_configuration_is_a_tied_llama_with_room(config: dict[str, object]) -> N
     assert config["max_position_embeddings"] >= 2048
 
 
-def test_generation_stops_at_the_end_of_a_turn(tokenizer: AutoTokenizer) -> None:
+def test_generation_stops_at_the_end_of_a_turn(tokenizer: transformers.AutoTokenizer) -> None:
     settings = json.loads((CHECKPOINT / "generation_config.json").read_text())
     ends = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
     assert settings["eos_token_id"] == ends
@@ -64,23 +64,23 @@ def test_generation_stops_at_the_end_of_a_turn(tokenizer: AutoTokenizer) -> None
 
 
 @pytest.mark.parametrize("text", ["Where is Lorn?", "12 + 345", "Grüße, 你好 🙂", "a\n\n\tb  c ", "<|im_start|>user\n"])
-def test_any_text_comes_back(tokenizer: AutoTokenizer, text: str) -> None:
+def test_any_text_comes_back(tokenizer: transformers.AutoTokenizer, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
 
 
-def test_every_digit_is_a_token(tokenizer: AutoTokenizer) -> None:
+def test_every_digit_is_a_token(tokenizer: transformers.AutoTokenizer) -> None:
     assert len(tokenizer.tokenize("2024")) == 4
 
 
-def test_encoding_adds_nothing(tokenizer: AutoTokenizer) -> None:
+def test_encoding_adds_nothing(tokenizer: transformers.AutoTokenizer) -> None:
     assert tokenizer.encode("Lorn") == tokenizer.encode("Lorn", add_special_tokens=False)
 
 
-def rendered(tokenizer: AutoTokenizer, messages: list[dict[str, object]], prompt: bool) -> str:
+def rendered(tokenizer: transformers.AutoTokenizer, messages: list[dict[str, object]], prompt: bool) -> str:
     return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt)
 
 
-def test_template_renders_a_conversation(tokenizer: AutoTokenizer) -> None:
+def test_template_renders_a_conversation(tokenizer: transformers.AutoTokenizer) -> None:
     messages = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "Hello"},
@@ -94,23 +94,25 @@ def test_template_renders_a_conversation(tokenizer: AutoTokenizer) -> None:
     )
 
 
-def test_template_adds_no_prompt_unasked(tokenizer: AutoTokenizer) -> None:
+def test_template_adds_no_prompt_unasked(tokenizer: transformers.AutoTokenizer) -> None:
     assert rendered(tokenizer, [{"role": "user", "content": "Hi"}], False) == "<|im_start|>user\nHi<|im_end|>\n"
 
 
 @pytest.mark.parametrize("message", [{"role": "assistant", "content": None}, {"role": "assistant"}])
-def test_template_bears_missing_content(tokenizer: AutoTokenizer, message: dict[str, object]) -> None:
+def test_template_bears_missing_content(tokenizer: transformers.AutoTokenizer, message: dict[str, object]) -> None:
     assert rendered(tokenizer, [message], False) == "<|im_start|>assistant\n<|im_end|>\n"
 
 
-def test_template_joins_text_parts(tokenizer: AutoTokenizer) -> None:
+def test_template_joins_text_parts(tokenizer: transformers.AutoTokenizer) -> None:
     parts = [{"type": "text", "text": "Who is "}, {"type": "text", "text": "Mira?"}]
     assert rendered(tokenizer, [{"role": "user", "content": parts}], False) == (
         "<|im_start|>user\nWho is Mira?<|im_end|>\n"
     )
 
 
-def test_template_has_a_place_for_what_is_shown(tokenizer: AutoTokenizer, config: dict[str, dict[str, object]]) -> None:
+def test_template_has_a_place_for_what_is_shown(
+    tokenizer: transformers.AutoTokenizer, config: dict[str, dict[str, object]]
+) -> None:
     parts = [{"type": "image"}, {"type": "text", "text": "What is it?"}, {"type": "audio"}, {"type": "video"}]
     text = rendered(tokenizer, [{"role": "user", "content": parts}], False)
     assert text == "<|im_start|>user\n<|image|>What is it?<|audio|><|video|><|im_end|>\n"

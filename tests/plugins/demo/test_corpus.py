@@ -3,8 +3,8 @@
 from random import Random
 
 import pytest
+import transformers
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer
 
 from demo_training.corpus import Rows, answered, chat_document, documents
 from demo_training.questions import questions
@@ -18,7 +18,7 @@ def tokenizer() -> Tokenizer:
 
 
 def test_conversations_are_trained_as_the_template_renders_them(tokenizer: Tokenizer) -> None:
-    template = AutoTokenizer.from_pretrained(CHECKPOINT)
+    template = transformers.AutoTokenizer.from_pretrained(CHECKPOINT)
     for question in questions("train", 120, 0):
         messages = answered(question)
         rendered = template.apply_chat_template(list(messages), tokenize=False)

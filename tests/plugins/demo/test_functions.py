@@ -3,8 +3,8 @@
 from random import Random
 
 import pytest
+import transformers
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer
 
 from demo_training.functions.conversations import KINDS, RARE, cases, conversation, document, rendered
 from demo_training.functions.evaluate import as_request, expected
@@ -20,11 +20,11 @@ WRITTEN = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Bern"}}\n
 
 
 @pytest.fixture(scope="module")
-def reference() -> AutoTokenizer:
-    return AutoTokenizer.from_pretrained(CHECKPOINT)
+def reference() -> transformers.AutoTokenizer:
+    return transformers.AutoTokenizer.from_pretrained(CHECKPOINT)
 
 
-def test_the_shipped_template_is_the_one_that_was_trained(reference: AutoTokenizer) -> None:
+def test_the_shipped_template_is_the_one_that_was_trained(reference: transformers.AutoTokenizer) -> None:
     assert reference.chat_template == CHAT_TEMPLATE
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
 from lsv import LLM, SamplingParams
 from lsv.errors import CheckpointError, ConfigError
@@ -57,7 +57,7 @@ def feed(x: Tensor, w: dict[str, Tensor], layer: str) -> Tensor:
 
 def reference(model: Path, heads: Path, *, third: bool, most: int = 3, layers: tuple[int, ...] = (0, 1)) -> Draw:
     """By the papers' formulas, over all states at once."""
-    answering = AutoModelForCausalLM.from_pretrained(model).eval()
+    answering = transformers.AutoModelForCausalLM.from_pretrained(model).eval()
     w, matrix = load_file(heads / "model.safetensors"), answering.lm_head.weight.data
     embedding = w.get("embed_tokens.weight", answering.model.embed_tokens.weight.data)
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
 from lsv import LLM, SamplingParams
 from lsv.errors import ConfigError
@@ -38,7 +38,7 @@ def write(family: str, path: Path, *, shares: bool) -> tuple[Path, Any, dict[str
     """A model of two layers, and the third one as that for further tokens: the folder, all three by transformers, and
     what further tensors there are. One that ``shares`` has no embedding and no matrix of logits of its own."""
     folder = tiny(family, path, **SHAPES[family], tie_word_embeddings=False)
-    whole = AutoModelForCausalLM.from_pretrained(folder).eval()
+    whole = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
     generator = torch.Generator().manual_seed(4)
     own = {
         name: torch.randn(shape, generator=generator) * 0.2 + (len(shape) == 1)

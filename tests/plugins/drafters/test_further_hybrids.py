@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
 from lsv import LLM, SamplingParams
 from lsv.errors import ConfigError
@@ -43,7 +43,7 @@ def write(family: str, path: Path, *, tied: bool) -> tuple[Path, Any, dict[str, 
     what further tensors there are.
     """
     folder = tiny(family, path, **SHAPES[family], tie_word_embeddings=tied)
-    whole = AutoModelForCausalLM.from_pretrained(folder).eval()
+    whole = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
     generator = torch.Generator().manual_seed(4)
     own = {name: torch.randn(shape, generator=generator) * 0.2 for name, shape in OWN.items()}
     file = folder / "model.safetensors"

@@ -6,12 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    CONFIG_MAPPING,
-    AutoModel,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-)
+import transformers
 
 from lsv.attention import BatchLayout, CacheSpec
 from lsv.errors import CheckpointError
@@ -40,7 +35,11 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "nomic_bert": ("nomic_bert", SHAPE),
     "gte": ("gte", {**SHAPE, "pad_token_id": 1}),
 }
-HEADS = {"bare": AutoModel, "sequence": AutoModelForSequenceClassification, "token": AutoModelForTokenClassification}
+HEADS = {
+    "bare": "AutoModel",
+    "sequence": "AutoModelForSequenceClassification",
+    "token": "AutoModelForTokenClassification",
+}
 LENGTHS = (7, 20, 1, 13)
 PAIRED = ("bert", "nomic_bert")
 
@@ -53,9 +52,9 @@ def ids() -> list[list[int]]:
 
 def make(family: str, head: str, path: Any, **changes: Any) -> Any:
     """A tiny random checkpoint at ``path``, and the model it is of."""
-    config = CONFIG_MAPPING[family](**{**FAMILIES[family][1], **changes}, num_labels=3)
+    config = transformers.CONFIG_MAPPING[family](**{**FAMILIES[family][1], **changes}, num_labels=3)
     torch.manual_seed(0)
-    model = HEADS[head].from_config(config, dtype=torch.float32).eval()
+    model = getattr(transformers, HEADS[head]).from_config(config, dtype=torch.float32).eval()
     draw_weights(model, 0.2)
     model.save_pretrained(path)
     return model

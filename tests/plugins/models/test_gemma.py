@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers.models.gemma3n.modeling_gemma3n import Gemma3nTextMLP
 
 import lsv_quant.plugin as quant
 from lsv.errors import CheckpointError
@@ -282,11 +281,13 @@ def test_ranks_cut_off_activations_alike():
 
 
 def test_sparse_activations_are_gemma_s():
+    from transformers.models.gemma3n import modeling_gemma3n
+
     class Config:
         hidden_size, intermediate_size, hidden_activation = 16, [32], "gelu_pytorch_tanh"
         activation_sparsity_pattern = (0.9,)
 
-    theirs = Gemma3nTextMLP(Config(), 0)
+    theirs = modeling_gemma3n.Gemma3nTextMLP(Config(), 0)
     w, source = place(), TensorsSource(dict(theirs.state_dict()))
     mlp = fill_module(SparseGatedMLP(w, 16, 32, "gelu_pytorch_tanh", sparsity=0.9), w, source)
     x = torch.randn(7, 16)

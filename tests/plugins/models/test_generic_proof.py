@@ -9,10 +9,6 @@ import torch
 from lsv.errors import CheckpointError
 from lsv.testing.model import engine_config
 from lsv.worker.load.declared import declare
-from lsv_models.generic import body, proof
-from lsv_models.generic.building import decode, parse
-from lsv_models.generic.miniature import shrink
-from lsv_models.generic.refusal import Refused
 
 LARGE: dict[str, Any] = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 8192, "intermediate_size": 28672,
@@ -22,6 +18,8 @@ LARGE: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def nothing_proved(monkeypatch):
+    from lsv_models.generic import proof
+
     monkeypatch.setattr(proof, "_proved", {})
 
 
@@ -35,6 +33,8 @@ def declare_folder(config, folder, catalog):
     [("bart", "BartForCausalLM", "_places_tokens"), ("roberta", "RobertaForCausalLM", "_position_offset")],
 )
 def test_wrong_positions_are_found(family, architecture, fault, tmp_path, catalog, monkeypatch):
+    from lsv_models.generic import body
+
     monkeypatch.setattr(body, fault, lambda module: 0)
     config = {"model_type": family, "architectures": [architecture], "is_decoder": True, "is_encoder_decoder": False}
     with pytest.raises(CheckpointError, match=f"{architecture}.*in pieces"):
@@ -50,6 +50,9 @@ def test_state_that_is_not_kept_is_found(tmp_path, catalog, monkeypatch):
 
 
 def test_layers_of_chunks_run_up_to_one_of_them():
+    from lsv_models.generic.building import parse
+    from lsv_models.generic.refusal import Refused
+
     parse({"model_type": "llama4_text"}, 8192)
     with pytest.raises(Refused, match=r"up to 8192 tokens.*--max-model-len"):
         parse({"model_type": "llama4_text"}, 8193)
@@ -65,6 +68,8 @@ def test_queries_choose_tokens_from_where_on_there_are_more_than_they_choose(lon
 
 
 def test_large_configurations_are_tried_small_and_once(tmp_path, catalog, monkeypatch):
+    from lsv_models.generic import proof
+
     sizes = []
     make = proof._make_reference
 
@@ -91,6 +96,8 @@ def test_small_copies_leave_random_numbers_alone(tmp_path, catalog):
 
 
 def test_small_copies_keep_what_is_no_size():
+    from lsv_models.generic.miniature import shrink
+
     config = {
         "hidden_size": 4096, "num_hidden_layers": 48, "sliding_window": 1024, "hidden_act": "gelu", "norm_eps": 1e-5,
         "num_attention_heads": 32, "num_key_value_heads": 1, "num_experts": 128, "num_experts_per_tok": 8,
@@ -108,11 +115,15 @@ def test_small_copies_keep_what_is_no_size():
 
 
 def test_small_copies_have_layers_of_every_kind():
+    from lsv_models.generic.miniature import shrink
+
     assert shrink({"num_hidden_layers": 32, "full_attention_interval": 4})["num_hidden_layers"] == 5
     assert shrink({"n_layer": 32, "kinds": ["a"] * 3 + ["b"] * 29})["kinds"] == ["a", "a", "a", "b"]
 
 
 def test_numbers_that_json_lacks_are_decoded():
+    from lsv_models.generic.building import decode
+
     assert decode({"limit": [0.0, {"__float__": "Infinity"}], "other": {"a": 1}}) == {
         "limit": [0.0, float("inf")],
         "other": {"a": 1},

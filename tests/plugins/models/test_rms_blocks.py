@@ -4,8 +4,7 @@ import json
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
-from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
+import transformers
 
 from lsv.errors import CheckpointError
 from lsv.testing.model import PROMPTS, Sequences, engine_config, load, run_schedule, whole
@@ -48,8 +47,10 @@ def test_only_llama_s_own_block_is_offered_to_kernels_for_it(offer, checkpoint, 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_an_offset_norm_is_gemma_s(dtype):
+    from transformers.models.gemma import modeling_gemma
+
     weight, x = torch.randn(64, dtype=dtype) * 0.01, torch.randn(9, 64, dtype=dtype) * 3
-    theirs = GemmaRMSNorm(64)
+    theirs = modeling_gemma.GemmaRMSNorm(64)
     theirs.weight.data = weight
     w, source = place(dtype=dtype), TensorsSource({"weight": weight})
     norm = fill_module(OffsetRMSNorm(w, 64, 1e-6), w, source, source)  # filled twice, one is added once
@@ -91,7 +92,9 @@ def test_a_sharded_norm_is_over_all_features(copies):
 def test_a_family_in_16_bits_agrees_with_transformers(offer, checkpoint, catalog):
     family, shape, _ = FAMILIES[offer]
     path = checkpoint(family, **shape)
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16, attn_implementation="eager").eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.bfloat16, attn_implementation="eager"
+    ).eval()
     declared = load(engine_config(path, offer, dtype="bfloat16"), catalog)
     found = run_schedule(Sequences(declared), whole)
     with torch.inference_mode():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoTokenizer
+import transformers
 
 import lsv_demo.plugin
 import lsv_quant.plugin
@@ -117,7 +117,7 @@ def demo(name: str) -> Declared:
 
 
 def ask(declared: Declared, question: str) -> str:
-    tokenizer = AutoTokenizer.from_pretrained(DEMO)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(DEMO)
     messages = [{"role": "user", "content": question}]
     ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     sequences, answer = Sequences(declared), []

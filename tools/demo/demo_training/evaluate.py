@@ -1,12 +1,14 @@
 """The checkpoint's greedy answers to held-out questions, and how many are exactly right, by skill."""
 
+from __future__ import annotations
+
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer
+import transformers
 
 from demo_training.checkpoint import load_text
 from demo_training.question import Question, correct
@@ -72,7 +74,7 @@ def main() -> None:
     parser.add_argument("--misses", action="store_true", help="print every wrong answer")
     options = parser.parse_args()
     model = load_text(options.checkpoint)[0].eval()
-    tokenizer = AutoTokenizer.from_pretrained(options.checkpoint)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(options.checkpoint)
     asked = questions("test", options.count, options.seed)
     texts = answers(model, tokenizer, asked)
     if options.misses:

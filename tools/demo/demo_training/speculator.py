@@ -4,6 +4,8 @@
 itself is not changed.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import math
@@ -12,9 +14,9 @@ from random import Random
 
 import torch
 import torch.nn.functional as F
+import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import LlamaForCausalLM
 
 from demo_training.checkpoint import load_text
 from demo_training.corpus import Rows, documents
@@ -58,7 +60,7 @@ class Speculator(nn.Module):
 
 
 @torch.no_grad()
-def read(model: LlamaForCausalLM, tokens: Tensor) -> tuple[Tensor, Tensor]:
+def read(model: transformers.LlamaForCausalLM, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """The normed states [rows, length, hidden] of tokens [rows, length], and the likeliest token behind each."""
     states = model.model(input_ids=tokens, use_cache=False).last_hidden_state
     return states.float(), model.lm_head(states).argmax(-1)

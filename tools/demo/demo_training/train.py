@@ -4,6 +4,8 @@
 same cores, `OMP_WAIT_POLICY=passive` keeps its threads from waiting busily for each other.
 """
 
+from __future__ import annotations
+
 import argparse
 import tempfile
 import time
@@ -15,9 +17,9 @@ from random import Random
 
 import torch
 import torch.nn.functional as F
+import transformers
 from tokenizers import Tokenizer
 from torch import Tensor
-from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from demo_training.corpus import Rows, documents
 from demo_training.evaluate import accuracy, answers, score, show
@@ -57,9 +59,9 @@ LENGTHS = {256: 0.85, 1024: 0.11, 2048: 0.04}
 SHORT = 256
 
 
-def shape(tokenizer: Tokenizer) -> LlamaConfig:
+def shape(tokenizer: Tokenizer) -> transformers.LlamaConfig:
     """The model's dimensions: multiples of 256, heads that divide by two for tensor parallelism."""
-    return LlamaConfig(
+    return transformers.LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=256,
         intermediate_size=512,
@@ -77,7 +79,7 @@ def shape(tokenizer: Tokenizer) -> LlamaConfig:
     )
 
 
-def first_weights(model: LlamaForCausalLM) -> None:
+def first_weights(model: transformers.LlamaForCausalLM) -> None:
     """Small random matrices; those that write to the residual stream begin at nothing."""
     for name, parameter in model.named_parameters():
         if parameter.ndim == 2:
@@ -107,7 +109,7 @@ def batches(tokenizer: Tokenizer, plan: Plan) -> Iterator[tuple[Tensor, Tensor]]
         yield torch.from_numpy(tokens), torch.from_numpy(weights)
 
 
-def weighted_loss(model: LlamaForCausalLM, tokens: Tensor, weights: Tensor) -> Tensor:
+def weighted_loss(model: transformers.LlamaForCausalLM, tokens: Tensor, weights: Tensor) -> Tensor:
     """Mean cross-entropy of the next token over tokens of [rows, length + 1], by their weights."""
     # On CPUs the flash kernel only pays off for long rows.
     model.set_attn_implementation("eager" if tokens.shape[1] <= SHORT + 1 else "sdpa")
@@ -117,10 +119,10 @@ def weighted_loss(model: LlamaForCausalLM, tokens: Tensor, weights: Tensor) -> T
     return (losses * each).sum() / each.sum()
 
 
-def save(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
+def save(model: transformers.LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
     """Write the checkpoint in the plain Hugging Face format."""
     folder.mkdir(parents=True, exist_ok=True)
-    model.generation_config = GenerationConfig(
+    model.generation_config = transformers.GenerationConfig(
         do_sample=True,
         temperature=0.3,
         eos_token_id=[tokenizer.token_to_id(END_OF_TURN), tokenizer.token_to_id(END_OF_TEXT)],
@@ -130,11 +132,11 @@ def save(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
     save_tokenizer(tokenizer, folder, CONTEXT)
 
 
-def check(model: LlamaForCausalLM, folder: Path, size: int, seed: int) -> dict[str, tuple[int, int]]:
+def check(model: transformers.LlamaForCausalLM, folder: Path, size: int, seed: int) -> dict[str, tuple[int, int]]:
     """The score on `size` held-out questions."""
     asked = questions("test", size, seed)
     model.eval().set_attn_implementation("sdpa")
-    table = score(asked, answers(model, AutoTokenizer.from_pretrained(folder), asked))
+    table = score(asked, answers(model, transformers.AutoTokenizer.from_pretrained(folder), asked))
     model.train()
     return table
 
@@ -156,11 +158,11 @@ def resume(weights: MasterWeights, plan: Plan, kept: Path) -> int:
     return int(found["steps"])
 
 
-def train(plan: Plan, folder: Path, kept: Path) -> LlamaForCausalLM:
+def train(plan: Plan, folder: Path, kept: Path) -> transformers.LlamaForCausalLM:
     """Train by `plan` into `folder`; a run that was interrupted goes on from `kept`."""
     torch.manual_seed(plan.seed)
     tokenizer = train_tokenizer(plan.seed)
-    model = LlamaForCausalLM(shape(tokenizer)).bfloat16()
+    model = transformers.LlamaForCausalLM(shape(tokenizer)).bfloat16()
     first_weights(model)
     weights = MasterWeights(model, plan.matrix_rate, plan.other_rate)
     first = resume(weights, plan, kept)

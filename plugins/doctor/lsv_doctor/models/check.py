@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
 import transformers
-from transformers import PreTrainedModel
 
 from lsv import LLM, SamplingParams
 from lsv.errors import ConfigError, LsvError
@@ -25,6 +24,9 @@ from lsv_doctor.models.comparing import find_difference
 from lsv_doctor.models.orders import Order, Verdict
 from lsv_doctor.models.reference import Reference
 from lsv_doctor.models.tiny import make_model, save, tiny_config
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 NEW_TOKENS = 32
 _LENGTH = 128

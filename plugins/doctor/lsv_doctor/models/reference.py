@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import GenerationConfig, PreTrainedModel
+import transformers
 
 from lsv_doctor.models.comparing import TIE
 from lsv_doctor.models.mending import mend
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 Tokens = Sequence[int]
 
@@ -74,7 +77,7 @@ class Reference:
     @torch.inference_mode()
     def _generate(self, prompt: Tokens, count: int, encoder: Tokens) -> list[int]:
         ids = torch.tensor([list(prompt)])
-        make: Any = GenerationConfig
+        make: Any = transformers.GenerationConfig
         # the family's own may force or forbid tokens
         self._model.generation_config = make(pad_token_id=0, decoder_start_token_id=prompt[0])
         settings = {"max_new_tokens": count, "do_sample": False}

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
+from transformers import CONFIG_MAPPING
 
 from lsv.testing.tiny import draw_weights
 from lsv_doctor.models.shapes import ENCODED, FAMILIES, small
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 _SPREAD = 0.2
 _MOST_LAYERS = 8

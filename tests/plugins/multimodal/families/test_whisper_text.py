@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import WhisperTokenizer
-from transformers.models.whisper.tokenization_whisper import LANGUAGES
+import transformers
 
 from lsv.errors import BadRequest, CheckpointError
 from lsv.media.transcriber import Transcriber
@@ -61,6 +60,8 @@ def test_it_is_light() -> None:
 
 
 def test_languages_are_named_as_transformers_does() -> None:
+    from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
     assert NAMES == LANGUAGES
 
 
@@ -116,7 +117,7 @@ def test_rules_are_those_of_the_checkpoint(folder: Path, whisper: Transcriber) -
 
 def test_spans_have_the_offsets_that_transformers_finds(folder: Path, whisper: Transcriber) -> None:
     # the time marks begin behind the last special token that a tokenizer's settings name
-    theirs: Any = WhisperTokenizer.from_pretrained(folder, additional_special_tokens=["<|notimestamps|>"])
+    theirs: Any = transformers.WhisperTokenizer.from_pretrained(folder, additional_special_tokens=["<|notimestamps|>"])
     rules = rules_of(whisper, timed=True)
     assert rules.timestamps is not None
     mark = rules.timestamps.first

@@ -8,12 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GenerationConfig
-from transformers.generation.logits_process import (
-    SuppressTokensAtBeginLogitsProcessor,
-    SuppressTokensLogitsProcessor,
-    WhisperTimeStampLogitsProcessor,
-)
+import transformers
 
 from lsv.request.params import NO_TOKEN_LEFT, SamplingParams
 from lsv.scheduler.plan import Begin
@@ -65,13 +60,13 @@ class Theirs:
     """The processors in the order in which transformers' Whisper has them."""
 
     def __init__(self) -> None:
-        config = GenerationConfig(eos_token_id=END)
+        config = transformers.GenerationConfig(eos_token_id=END)
         config.no_timestamps_token_id = NO_MARKS
         config.max_initial_timestamp_index = LATEST
         self._processors: list[Any] = [
-            SuppressTokensAtBeginLogitsProcessor(NOT_BEGIN, len(PROMPT)),
-            SuppressTokensLogitsProcessor(NEVER),
-            WhisperTimeStampLogitsProcessor(config, begin_index=len(PROMPT)),
+            transformers.SuppressTokensAtBeginLogitsProcessor(NOT_BEGIN, len(PROMPT)),
+            transformers.SuppressTokensLogitsProcessor(NEVER),
+            transformers.WhisperTimeStampLogitsProcessor(config, begin_index=len(PROMPT)),
         ]
 
     def scores(self, output: list[int], logits: torch.Tensor) -> torch.Tensor:

@@ -14,9 +14,9 @@ from pathlib import Path
 from random import Random
 
 import torch
+import transformers
 from tokenizers import Tokenizer
 from torch import Tensor
-from transformers import LlamaForCausalLM
 
 from demo_training.chat import system_turn
 from demo_training.checkpoint import load_text
@@ -127,7 +127,12 @@ def check(learner: Learner, tokenizer: Tokenizer, count: int) -> str:
 
 
 def train(
-    course: Course, language: LlamaForCausalLM, tower: Tower, tokenizer: Tokenizer, folder: Path, kept: Path
+    course: Course,
+    language: transformers.LlamaForCausalLM,
+    tower: Tower,
+    tokenizer: Tokenizer,
+    folder: Path,
+    kept: Path,
 ) -> None:
     """Train by ``course`` into ``folder``; a run that was interrupted goes on from ``kept``."""
     tower.requires_grad_(False)

@@ -15,9 +15,9 @@ from random import Random
 
 import torch
 import torch.nn.functional as F
+import transformers
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import AutoTokenizer, LlamaForCausalLM
 
 from demo_training.chat import dress
 from demo_training.checkpoint import load_text
@@ -49,7 +49,7 @@ class Adapted(nn.Module):
         return self.linear(x) + ALPHA / RANK * added
 
 
-def adapt(model: LlamaForCausalLM) -> dict[str, Adapted]:
+def adapt(model: transformers.LlamaForCausalLM) -> dict[str, Adapted]:
     """Freeze a model and give its decoder's linear layers adapters; these, by their modules' names."""
     model.requires_grad_(False)
     made: dict[str, Adapted] = {}
@@ -112,7 +112,9 @@ def main() -> None:
             print(f"step {step:5}  {loss.item():.4f}  {time.monotonic() - started:6.0f} s", flush=True)
     write(adapters, options.folder)
     asked = [answered_by_pirate(question) for question in questions("test", options.questions, seed=0)]
-    print(show(score(asked, answers(language.eval(), AutoTokenizer.from_pretrained(options.start), asked))))
+    print(
+        show(score(asked, answers(language.eval(), transformers.AutoTokenizer.from_pretrained(options.start), asked)))
+    )
 
 
 if __name__ == "__main__":

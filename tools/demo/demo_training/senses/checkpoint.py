@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import transformers
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from transformers import LlamaForCausalLM
 
 from demo_training.checkpoint import TOWER, WEIGHTS
 from demo_training.senses.tower import HEADS, INNER, LAYERS, NORM_EPS, SIZE, Tower
@@ -24,7 +24,7 @@ def load_tower(folder: Path, hidden: int) -> Tower:
     return tower
 
 
-def save(language: LlamaForCausalLM, tower: Tower, tokenizer: Tokenizer, folder: Path) -> None:
+def save(language: transformers.LlamaForCausalLM, tower: Tower, tokenizer: Tokenizer, folder: Path) -> None:
     """Write both. To transformers the folder is a Llama for text: it ignores the tower."""
     folder.mkdir(parents=True, exist_ok=True)
     language.save_pretrained(folder)

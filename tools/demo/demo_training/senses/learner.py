@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+import transformers
 from tokenizers import Tokenizer
 from torch import Tensor, nn
-from transformers import LlamaForCausalLM
 
 from demo_training.senses.conversations import Batch
 from demo_training.senses.pictures import ASPECTS, PLACES
@@ -43,7 +43,7 @@ class Fields(nn.Module):
 class Learner(nn.Module):
     """Embeddings take the places of the tokens that ``tokenizer`` has for media."""
 
-    def __init__(self, language: LlamaForCausalLM, tower: Tower, tokenizer: Tokenizer) -> None:
+    def __init__(self, language: transformers.LlamaForCausalLM, tower: Tower, tokenizer: Tokenizer) -> None:
         super().__init__()
         self.language, self.tower = language, tower
         self.placeholders = media_tokens(tokenizer)

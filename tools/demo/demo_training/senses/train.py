@@ -15,9 +15,9 @@ from pathlib import Path
 from random import Random
 
 import torch
+import transformers
 from tokenizers import Tokenizer
 from torch import Tensor
-from transformers import LlamaForCausalLM
 
 from demo_training.checkpoint import load_text
 from demo_training.optimizer import MasterWeights, share_of_rate
@@ -118,7 +118,9 @@ which neither shape nor colour alone tells which thing is meant: before them, "t
 """
 
 
-def train(course: Course, language: LlamaForCausalLM, tower: Tower, tokenizer: Tokenizer, folder: Path) -> None:
+def train(
+    course: Course, language: transformers.LlamaForCausalLM, tower: Tower, tokenizer: Tokenizer, folder: Path
+) -> None:
     """Train both by ``course``; the checkpoint goes to ``folder``."""
     learner = Learner(language, tower, tokenizer)
     optimizers = (
@@ -146,7 +148,7 @@ def train(course: Course, language: LlamaForCausalLM, tower: Tower, tokenizer: T
     save(language, tower, tokenizer, folder)
 
 
-def taught(language: LlamaForCausalLM, lessons: Lessons, kept: Path) -> Tower:
+def taught(language: transformers.LlamaForCausalLM, lessons: Lessons, kept: Path) -> Tower:
     """A tower after its lessons, taken from ``kept`` where the same were given before, its embeddings as loud as those
     of text.
     """
