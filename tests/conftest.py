@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -87,8 +88,29 @@ def same_loggers() -> Iterator[None]:
             logger.setLevel(level)
 
 
+_IMPORTS = 20
+"""So many new modules of Python are worth a look through all objects."""
+_frozen_modules = 0
+"""How many modules had been imported when objects were frozen last."""
+
+
+def freeze_objects() -> None:
+    """Take garbage away, and exempt what is left from all later collections."""
+    global _frozen_modules
+    gc.collect()
+    gc.freeze()
+    _frozen_modules = len(sys.modules)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def old_objects() -> None:
     """Engines collect garbage when they close: not again among modules and tests, which stay."""
-    gc.collect()
-    gc.freeze()
+    freeze_objects()
+
+
+@pytest.fixture(autouse=True)
+def imported_objects() -> Iterator[None]:
+    """The same for what a test, or a fixture before it, has imported."""
+    yield
+    if len(sys.modules) - _frozen_modules >= _IMPORTS:
+        freeze_objects()
