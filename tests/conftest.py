@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import sys
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from suite import durations
+from suite.heap import Heap
 from suite.order import ModuleScheduling, put_longest_first
 
 # Triton's interpreter multiplies with numpy, and OpenBLAS's kernels for AVX2 give a row other bits at another place in
@@ -98,29 +98,17 @@ def same_loggers() -> Iterator[None]:
             logger.setLevel(level)
 
 
-_IMPORTS = 20
-"""So many new modules of Python are worth a look through all objects."""
-_frozen_modules = 0
-"""How many modules had been imported when objects were frozen last."""
-
-
-def freeze_objects() -> None:
-    """Take garbage away, and exempt what is left from all later collections."""
-    global _frozen_modules
-    gc.collect()
-    gc.freeze()
-    _frozen_modules = len(sys.modules)
+_HEAP = Heap()
 
 
 @pytest.fixture(autouse=True, scope="module")
 def old_objects() -> None:
-    """Engines collect garbage when they close: not again among modules and tests, which stay."""
-    freeze_objects()
+    """What was imported and made before a module stays: engines of its tests need not look for garbage there."""
+    _HEAP.freeze()
 
 
 @pytest.fixture(autouse=True)
 def imported_objects() -> Iterator[None]:
     """The same for what a test, or a fixture before it, has imported."""
     yield
-    if len(sys.modules) - _frozen_modules >= _IMPORTS:
-        freeze_objects()
+    _HEAP.freeze_imports()
