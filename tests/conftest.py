@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from suite import durations
+from suite.engines import Engines
 from suite.heap import Heap
 from suite.order import ModuleScheduling, put_longest_first
 
@@ -112,3 +113,20 @@ def imported_objects() -> Iterator[None]:
     """The same for what a test, or a fixture before it, has imported."""
     yield
     _HEAP.freeze_imports()
+
+
+@pytest.fixture(scope="module")
+def engine_for() -> Iterator[Engines]:
+    """Engines that the module's tests share: ``engine_for(checkpoint, **options)``, see ``Engines``."""
+    engines = Engines()
+    yield engines
+    engines.close()
+
+
+@pytest.fixture(autouse=True)
+def idle_engines(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that leaves a request in a shared engine, or loses a block, fails."""
+    engines = request.getfixturevalue("engine_for") if "engine_for" in request.fixturenames else None
+    yield
+    if engines is not None:
+        engines.check()
