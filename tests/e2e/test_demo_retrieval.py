@@ -1,5 +1,6 @@
 """lsv-demo finds the fact that answers a question it was not trained on, among nine others, by their vectors."""
 
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -19,16 +20,21 @@ def questions() -> list[tuple[str, str, str]]:
     ]
 
 
+@pytest.fixture(scope="module")
+def vectors() -> dict[str, Sequence[float]]:
+    """By text, what stands for each question and fact."""
+    texts = sorted({text for _, question, fact in questions() for text in (question, fact)})
+    with LLM("lsv-demo", num_gpu_blocks_override=256) as llm:
+        outputs = llm.embed(texts, use_tqdm=False)
+    return {text: output.checked().outputs.embedding for text, output in zip(texts, outputs, strict=True)}
+
+
 @pytest.mark.parametrize(("alike", "least"), [(False, 0.95), (True, 0.85)])
-def test_a_question_finds_its_fact_among_ten(alike, least):
+def test_a_question_finds_its_fact_among_ten(alike, least, vectors):
     """The nine others are any, or of the same kind as far as there are so many."""
     asked = questions()
     facts = sorted({(kind, fact) for kind, _, fact in asked})
     rng = Random(0)
-    with LLM("lsv-demo", num_gpu_blocks_override=256) as llm:
-        texts = sorted({text for _, question, fact in asked for text in (question, fact)})
-        outputs = llm.embed(texts, use_tqdm=False)
-        vectors = {text: output.checked().outputs.embedding for text, output in zip(texts, outputs, strict=True)}
     right = 0
     for kind, question, fact in asked:
         others = [other for _, other in rng.sample(facts, len(facts)) if other != fact]
