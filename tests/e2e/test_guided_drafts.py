@@ -12,6 +12,7 @@ import pytest
 from lsv import LLM, SamplingParams, StructuredOutputsParams
 from lsv.testing.fakes.drafter import ForcedDrafter
 from lsv.testing.tiny import tiny
+from suite.engines import Engines
 
 PERSON: dict[str, Any] = {
     "type": "object",
@@ -117,11 +118,11 @@ def test_masks_behind_drafts_reach_all_ranks(axis: str, random_model: Path) -> N
 
 
 @pytest.mark.parametrize("luck", ["right", "wrong", "mixed"])
-def test_drafts_of_known_luck(luck: Any, random_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, said = str(random_model), list[tuple[int, ...]]()
-    with LLM(model, **PLAIN) as llm:
-        for place, (tokens, *_) in enumerate(plain(model)):
-            said.append((*llm.get_tokenizer().encode(PROMPTS[place // 2 % 2]), *tokens))
+def test_drafts_of_known_luck(
+    luck: Any, random_model: Path, engine_for: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizer = str(random_model), engine_for(random_model, **PLAIN).get_tokenizer()
+    said = [(*tokenizer.encode(PROMPTS[place // 2 % 2]), *tokens) for place, (tokens, *_) in enumerate(plain(model))]
     monkeypatch.setattr("lsv_drafters.ngram.NgramDrafter", ForcedDrafter)
     ForcedDrafter.tell(said, luck)
     found, stats = ask(model, speculative_config={"method": "ngram", "num_speculative_tokens": 4, "adaptive": False})

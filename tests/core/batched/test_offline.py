@@ -14,6 +14,7 @@ from lsv.batched.interface import BatchUpdate, LogitsProcessor
 from lsv.errors import BadRequest, ConfigError, RequestFailed
 from lsv.plugins.logits_processors import complete_processors
 from lsv.testing.fakes.engine import engine_config
+from suite.engines import Engines
 
 from .conftest import FORCE, NO_REPEAT
 
@@ -35,9 +36,9 @@ class Backwards(LogitsProcessor):
         return -logits
 
 
-@pytest.fixture(scope="module")
-def plain() -> LLM:
-    return LLM("lsv-demo", **OPTIONS)
+@pytest.fixture
+def plain(engine_for: Engines) -> LLM:
+    return engine_for("lsv-demo", **OPTIONS)
 
 
 def answers(llm: LLM, *params: SamplingParams, prompt: str = "Who are you?") -> list[list[tuple[int, ...]]]:
@@ -90,7 +91,7 @@ def test_processors_of_an_engine_with_steps_ahead_candidates_prefixes_and_preemp
     assert len(set(ngrams(found[0][0], 2))) == 59
 
 
-def test_a_class_is_as_good_as_its_name():
+def test_a_class_is_as_good_as_its_name(plain: LLM):
     with LLM("lsv-demo", logits_processors=[Backwards], **OPTIONS) as llm:
         (found,) = answers(llm, GREEDY.replace(max_tokens=1))
     with LLM("lsv-demo", logits_processors=[f"{__name__}:Backwards", Backwards], **OPTIONS) as llm:
@@ -98,8 +99,7 @@ def test_a_class_is_as_good_as_its_name():
         with pytest.raises(BadRequest, match="this engine has logits processors") as refused:
             answers(llm, GREEDY.replace(max_tokens=1, use_beam_search=True, best_of=2))
         assert refused.value.param == "use_beam_search"
-    with LLM("lsv-demo", **OPTIONS) as llm:
-        assert again == answers(llm, GREEDY.replace(max_tokens=1))[0] != found
+    assert again == answers(plain, GREEDY.replace(max_tokens=1))[0] != found
 
     class Local(Backwards):
         pass

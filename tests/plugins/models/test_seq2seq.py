@@ -23,6 +23,7 @@ from lsv_doctor.models.check import check
 from lsv_doctor.models.classes import read_classes
 from lsv_doctor.models.orders import Order
 from lsv_doctor.models.tiny import make_model, save, tiny_config
+from suite.engines import Engines
 
 CLASSES = read_classes()
 NATIVE = (
@@ -179,9 +180,9 @@ def test_a_plain_prompt_is_encoded_and_the_answer_begins_as_the_checkpoint_says(
 
 
 @pytest.mark.row("F-032")
-def test_an_answer_goes_on_from_the_decoders_prompt(bart: Path) -> None:
+def test_an_answer_goes_on_from_the_decoders_prompt(bart: Path, engine_for: Engines) -> None:
     pairs = zip_enc_dec_prompts([TEXT, {"prompt": TEXT}, TEXT], ["so", {"prompt_token_ids": [2, *b"so"]}, ""])
-    said, told, bare = ask(bart, *pairs)
+    said, told, bare = engine_for(bart, dtype="float32").generate(list(pairs), GREEDY, use_tqdm=False)
     assert (said.prompt, said.prompt_token_ids) == ("so", (2, *b"so"))
     assert told.prompt_token_ids == said.prompt_token_ids
     assert bare.prompt_token_ids == (2,)
@@ -221,29 +222,28 @@ def test_what_is_not_applied_is_said(ruled: Model) -> None:
     assert "forced_eos_token_id=2" in reason.why
 
 
-def test_prompts_that_can_not_be_encoded_are_refused(bart: Path) -> None:
+def test_prompts_that_can_not_be_encoded_are_refused(bart: Path, engine_for: Engines) -> None:
     def told(prompt: Any, **changes: Any) -> str:
         with pytest.raises(BadRequest) as caught:
             llm.generate([prompt], SamplingParams(max_tokens=4, **changes), use_tqdm=False)
         return str(caught.value)
 
-    with LLM(str(bart), dtype="float32") as llm:
-        assert "128" in told({"prompt_token_ids": [5] * 129})
-        assert "320" in told({"prompt_token_ids": [5, 320]})
-        assert "at least one token" in told("")
-        assert "no media" in told({"encoder_prompt": {"prompt": "x", "multi_modal_data": {"image": 1}}})
-        both = {"encoder_prompt": TEXT, "decoder_prompt": "so"}
-        assert "truncate_prompt_tokens" in told(both, truncate_prompt_tokens=4)
-        (cut,) = llm.generate([TEXT], SamplingParams(max_tokens=4, truncate_prompt_tokens=4), use_tqdm=False)
-        assert cut.encoder_prompt_token_ids == tuple(TEXT.encode()[-4:])
-        with pytest.raises(BadRequest, match="makes no vectors"):
-            llm.embed([TEXT])
+    llm = engine_for(bart, dtype="float32")
+    assert "128" in told({"prompt_token_ids": [5] * 129})
+    assert "320" in told({"prompt_token_ids": [5, 320]})
+    assert "at least one token" in told("")
+    assert "no media" in told({"encoder_prompt": {"prompt": "x", "multi_modal_data": {"image": 1}}})
+    both = {"encoder_prompt": TEXT, "decoder_prompt": "so"}
+    assert "truncate_prompt_tokens" in told(both, truncate_prompt_tokens=4)
+    (cut,) = llm.generate([TEXT], SamplingParams(max_tokens=4, truncate_prompt_tokens=4), use_tqdm=False)
+    assert cut.encoder_prompt_token_ids == tuple(TEXT.encode()[-4:])
+    with pytest.raises(BadRequest, match="makes no vectors"):
+        llm.embed([TEXT])
 
 
-def test_beams_attend_to_the_text(bart: Path) -> None:
+def test_beams_attend_to_the_text(bart: Path, engine_for: Engines) -> None:
     params = SamplingParams(temperature=0.0, max_tokens=8, use_beam_search=True, best_of=3, n=1, ignore_eos=True)
-    with LLM(str(bart), dtype="float32") as llm:
-        (output,) = llm.generate([TEXT], params, use_tqdm=False)
+    (output,) = engine_for(bart, dtype="float32").generate([TEXT], params, use_tqdm=False)
     model = transformers.BartForConditionalGeneration.from_pretrained(bart, dtype=torch.float32)
     read, ids = torch.tensor([list(TEXT.encode())]), torch.tensor([[2, *output.outputs[0].token_ids]])
     with torch.inference_mode():
