@@ -1,4 +1,7 @@
-"""A client and an engine process, over a fake worker: requests, deaths, starts that fail, orphans."""
+"""A client and an engine process, over a fake worker: requests, deaths, starts that fail, orphans.
+
+Where only the client and the engine's loop matter, the process is a thread.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,14 @@ from lsv.testing.fakes.engine import engine_config, install_plugin
 from lsv.testing.fakes.requests import make_request, make_spec
 from lsv.testing.fakes.text import letters
 
+from .threads import LoopThread
+
 Start = Callable[..., Awaitable[SocketClient]]
 
 SUPERVISORS: dict[SocketClient, Supervisor] = {}
 TOKENIZER = letters(fake_tokens.VOCABULARY)
+IN_A_THREAD = pytest.mark.usefixtures("engine_is_a_thread")
+"""For tests of clients and of the engine's loop, which ask nothing of its process."""
 
 
 @pytest.fixture
@@ -46,6 +53,11 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fake executor is installed for child processes."""
     install_plugin(tmp_path / "site")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+
+
+@pytest.fixture
+def engine_is_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lsv.engine.supervision.process.Child", LoopThread)
 
 
 @pytest.fixture
@@ -136,6 +148,7 @@ async def test_the_engine_process_loads_no_torch(start: Start):
     assert "libtorch" not in maps
 
 
+@IN_A_THREAD
 async def test_sixteen_at_once(start: Start):
     client = await start()
     prompts = [[1, 2, 3, number] for number in range(16)]
@@ -143,6 +156,7 @@ async def test_sixteen_at_once(start: Start):
     assert answers == [expected(prompt, 20) for prompt in prompts]
 
 
+@IN_A_THREAD
 async def test_candidates_are_all_delivered(start: Start):
     client = await start()
     chunks = await collect(client, [1, 2], SamplingParams(n=4, max_tokens=5, seed=7, ignore_eos=True))
@@ -152,6 +166,7 @@ async def test_candidates_are_all_delivered(start: Start):
         assert own[-1].finish is FinishReason.LENGTH
 
 
+@IN_A_THREAD
 async def test_a_stop_string_ends_the_answer_in_the_engine_too(start: Start):
     client = await start(options={"fake.delay": 0.005})
     ids = expected([1, 2, 3], 30)
@@ -164,6 +179,7 @@ async def test_a_stop_string_ends_the_answer_in_the_engine_too(start: Start):
     assert client.stats.generation_tokens_total < 50
 
 
+@IN_A_THREAD
 async def test_stop_ids_and_logprobs(start: Start):
     client = await start()
     ids = expected([1, 2, 3], 30)
@@ -178,6 +194,7 @@ async def test_stop_ids_and_logprobs(start: Start):
     assert [position[0].id for position in scored[1:]] == [2, 3]
 
 
+@IN_A_THREAD
 async def test_leaving_aborts_at_every_phase(start: Start):
     client = await start(max_num_seqs=1, options={"fake.delay": 0.02})
     running = asyncio.create_task(collect(client, [1], greedy(200), "running"))
@@ -200,6 +217,7 @@ async def test_leaving_aborts_at_every_phase(start: Start):
     assert len(await answer(client, [4], greedy(3))) == 3
 
 
+@IN_A_THREAD
 async def test_records(start: Start):
     client = await start()
     records: list[RequestRecord] = []
@@ -216,6 +234,7 @@ async def test_records(start: Start):
     assert left.finish is FinishReason.ABORT
 
 
+@IN_A_THREAD
 async def test_refusals_come_before_anything_is_sent(start: Start):
     client = await start()
     with pytest.raises(BadRequest, match=r"maximum context length is 256 tokens\. However, you requested 301"):
@@ -234,6 +253,7 @@ async def test_refusals_come_before_anything_is_sent(start: Start):
     assert len(await answer(client, [1] * 250, greedy(None))) == 6
 
 
+@IN_A_THREAD
 async def test_media_may_weigh_so_much(start: Start, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(socket_client, "_MOST_MEDIA", 3 << 20)
     client = await start()
@@ -250,6 +270,7 @@ async def test_media_may_weigh_so_much(start: Start, monkeypatch: pytest.MonkeyP
     assert await answer(client, [1, 2, 3], greedy()) == expected([1, 2, 3], 8)
 
 
+@IN_A_THREAD
 async def test_a_long_message_does_not_take_a_step_for_each_piece_of_it(start: Start):
     """A socket holds about 200 KB: fifteen pieces, each of which would wait for a step of its own."""
     client = await start(options={"fake.delay": 0.05})
@@ -262,6 +283,7 @@ async def test_a_long_message_does_not_take_a_step_for_each_piece_of_it(start: S
         assert time.monotonic() - began < 0.4
 
 
+@IN_A_THREAD
 async def test_a_full_queue_is_refused_by_the_engine(start: Start):
     client = await start(max_num_seqs=1, max_queue=1, options={"fake.delay": 0.05})
     tasks = [asyncio.create_task(collect(client, [number], greedy(2))) for number in range(4)]
@@ -270,6 +292,7 @@ async def test_a_full_queue_is_refused_by_the_engine(start: Start):
 
 
 @pytest.mark.row("F-977")
+@IN_A_THREAD
 async def test_vectors(start: Start):
     client = await start()
     (vector,) = await client.encode(make_spec([1, 2, 3], PoolingParams(), request_id="v"))
@@ -280,6 +303,7 @@ async def test_vectors(start: Start):
     assert len(set(several)) == 3
 
 
+@IN_A_THREAD
 async def test_prompts_of_one_request(start: Start):
     client = await start()
     prompts = tuple(Prompt(ids=ids) for ids in ((1, 2, 3), (4,), (5, 6)))
@@ -294,6 +318,7 @@ async def test_prompts_of_one_request(start: Start):
     assert [(record.prompt_tokens, record.tokens) for record in records] == [(3, 12), (1, 12), (2, 12)]
 
 
+@IN_A_THREAD
 async def test_a_failed_row(start: Start):
     client = await start(options={"fake.fail": 1})
     with pytest.raises(RequestFailed, match="non-finite"):
@@ -361,6 +386,7 @@ class Processing:
         self.loaded.set()
 
 
+@IN_A_THREAD
 async def test_who_takes_media_is_ready_with_the_processor(start: Start):
     media = Processing()
     client = await start(wait=False, media=media)
@@ -374,6 +400,7 @@ async def test_who_takes_media_is_ready_with_the_processor(start: Start):
     assert await answer(client, [1, 2, 3], greedy()) == expected([1, 2, 3], 8)
 
 
+@IN_A_THREAD
 async def test_a_processor_that_can_not_be_loaded_fails_the_start(start: Start):
     media = Processing(PluginError("the processor is broken"))
     media.loaded.set()
@@ -383,6 +410,7 @@ async def test_a_processor_that_can_not_be_loaded_fails_the_start(start: Start):
     assert isinstance(client.failure, PluginError)
 
 
+@IN_A_THREAD
 async def test_progress_while_loading(start: Start):
     client = await start(wait=False, options={"fake.load_delay": 0.1})
     with pytest.raises(Unavailable, match="loading"):
@@ -391,6 +419,7 @@ async def test_progress_while_loading(start: Start):
     await client.ready()
 
 
+@IN_A_THREAD
 async def test_messages_that_come_too_early_do_no_harm(start: Start):
     client = await start(wait=False, options={"fake.load_delay": 0.1})
     await wait_for(lambda: client.status.stage == "weights")
@@ -445,6 +474,7 @@ async def test_a_reader_who_sleeps_holds_up_nobody(start: Start):
     await wait_for(lambda: client.stats.running == 0)
 
 
+@IN_A_THREAD
 async def test_a_connection_that_talks_nonsense_is_dropped(start: Start):
     client = await start()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
@@ -456,6 +486,7 @@ async def test_a_connection_that_talks_nonsense_is_dropped(start: Start):
     assert len(await answer(client, [1], greedy(3))) == 3
 
 
+@IN_A_THREAD
 async def test_close_lets_requests_end(start: Start):
     client = await start(options={"fake.delay": 0.02})
     task = asyncio.create_task(collect(client, [1], greedy(10)))
@@ -465,6 +496,7 @@ async def test_close_lets_requests_end(start: Start):
     assert client.status.state == "dead"
 
 
+@IN_A_THREAD
 async def test_requests_are_taken_again_when_who_ordered_to_drain_is_gone(start: Start):
     client = await start(options={"fake.delay": 0.02})
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
@@ -485,6 +517,7 @@ async def test_requests_are_taken_again_when_who_ordered_to_drain_is_gone(start:
         assert time.monotonic() < ends
 
 
+@IN_A_THREAD
 async def test_close_without_patience(start: Start):
     client = await start(options={"fake.delay": 0.02})
     task = asyncio.create_task(collect(client, [1], greedy(200)))
@@ -555,6 +588,7 @@ async def test_start_log(start: Start, capfd: pytest.CaptureFixture[str]):
     assert "req=abc" in log
 
 
+@IN_A_THREAD
 async def test_all_clients_know_that_the_engine_sleeps(start: Start):
     client = await start(sleep_mode=True, options={"fake.delay": 0.005})
     other = SocketClient(client.config, SUPERVISORS[client].address, TOKENIZER)
