@@ -22,6 +22,7 @@ from lsv.testing.tiny_hearing import tiny_hearing
 from lsv.worker.load.declared import declare
 from lsv_models.whisper import Tower
 from lsv_multimodal.families.whisper.audio import RATE, WhisperProcessor
+from suite.engines import Engines
 
 from .conftest import sound
 
@@ -225,10 +226,12 @@ def test_users_give_text_and_samples_or_embeddings(
         ({"audio": np.zeros((101, 64), np.float32)}, "the item has 101 embeddings, and the model attends to at most"),
     ],
 )
-def test_what_it_can_not_take_is_refused(data: dict[str, Any], why: str, folder: Path, engine: Any) -> None:
-    made = engine(folder, max_model_len=LENGTH)
+def test_what_it_can_not_take_is_refused(data: dict[str, Any], why: str, folder: Path, engine_for: Engines) -> None:
+    llm = engine_for(folder, dtype="float32", max_model_len=LENGTH)
     with pytest.raises(BadRequest, match=why):
-        made.ask({"prompt_token_ids": [START], "multi_modal_data": data}, 1)
+        llm.generate(
+            {"prompt_token_ids": [START], "multi_modal_data": data}, SamplingParams(max_tokens=1), use_tqdm=False
+        )
 
 
 def test_options_are_refused(tmp_path: Path) -> None:
