@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+import transformers
+from safetensors.torch import load_file, save_file
 
 from lsv.testing.model import engine_config, load
+from lsv_doctor.models.tiny import make_model, save, tiny_config
 
 
 def rewrite(source: Path, target: Path, *, bare: bool, **config) -> Path:
@@ -47,6 +50,26 @@ def test_weights_that_torch_has_saved(checkpoint, catalog, tmp_path):
     saved = rewrite(path, tmp_path / "llama", bare=False)
     expected, found = weights(path, "llama", catalog), weights(saved, "llama", catalog)
     assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+
+
+def test_layers_that_are_stored_as_pairs_of_blocks_are_found(catalog, tmp_path):
+    """Dory's released checkpoints: attention is block 2 i, the MLP is block 2 i + 1."""
+    path = save(make_model(transformers.DoryForCausalLM, tiny_config("dory")), tmp_path / "dory")
+    shutil.copytree(path, tmp_path / "released")
+    tensors = load_file(path / "model.safetensors")
+    save_file({to_released(name): one for name, one in tensors.items()}, tmp_path / "released/model.safetensors")
+    expected, found = weights(path, "transformers", catalog), weights(tmp_path / "released", "transformers", catalog)
+    assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+
+
+def to_released(name: str) -> str:
+    def rename(match: re.Match[str]) -> str:
+        layer, part = int(match[1]), match[2]
+        other = {"lambda_1": "attn_alpha", "lambda_2": "mlp_alpha"}.get(part, "mixer")
+        return f"layers.{2 * layer + (part in ('mlp', 'lambda_2'))}.{other}"
+
+    name = re.sub(r"layers\.(\d+)\.(self_attn|mlp|lambda_[12])", rename, name.replace("self_attn.gate", "self_attn.g"))
+    return name.replace("embed_tokens", "embeddings").replace("model.", "backbone.")
 
 
 def offers(catalog):

@@ -121,6 +121,22 @@ def test_small_copies_have_layers_of_every_kind():
     assert shrink({"n_layer": 32, "kinds": ["a"] * 3 + ["b"] * 29})["kinds"] == ["a", "a", "a", "b"]
 
 
+def test_small_copies_keep_sections_of_layers_that_fill_the_model():
+    sections = {"n_input_layers": 16, "n_recurrent_layers": 40, "n_output_layers": 16}
+    kinds = (["sliding_attention", "mlp"] * 3 + ["full_attention", "mlp"]) * 9
+    small = shrink({"num_hidden_layers": 72, "layer_types": kinds, "initializer_range": 0.0177, **sections})
+    assert small == {
+        "num_hidden_layers": 8, "layer_types": kinds[:8], "initializer_range": 1.0,
+        "n_input_layers": 2, "n_recurrent_layers": 4, "n_output_layers": 2,
+    }  # fmt: skip
+
+
+def test_a_layer_that_runs_twice_has_two_places_in_the_cache(tmp_path, catalog):
+    sections = {"n_input_layers": 1, "n_recurrent_layers": 2, "n_output_layers": 1, "n_recurrent_loops": 3}
+    config = {"model_type": "dory", "architectures": ["DoryForCausalLM"], "num_hidden_layers": 4, **sections}
+    assert len(declare_folder(config, tmp_path, catalog).layers) == 1 + 3 * 2 + 1
+
+
 def test_numbers_that_json_lacks_are_decoded():
     from lsv_models.generic.building import decode
 

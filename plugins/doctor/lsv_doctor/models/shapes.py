@@ -103,6 +103,16 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
         "swa_v_head_dim": 16,
     },
     "deepseek_v2": {"num_experts_per_tok": 2},
+    "dory": {
+        **_WINDOWED,
+        "num_hidden_layers": 4,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "n_input_layers": 1,
+        "n_recurrent_layers": 2,
+        "n_output_layers": 1,
+        "initializer_range": 1.0,  # vectors are stored as multiples of it, and drawn around one
+        "ngpt_alpha_init": 0.5,
+    },
     "falcon_h1": {"mamba_d_ssm": 128, "mamba_n_heads": 8, "mamba_d_head": 16},
     "gemma2": {"query_pre_attn_scalar": 16},
     "gemma3_text": {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]},

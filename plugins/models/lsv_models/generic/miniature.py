@@ -63,6 +63,8 @@ _DROPPED = ("quantization_config", "torch_dtype", "dtype", "auto_map", "_name_or
 _FIRST = (
     "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index", "prefix_dense_layers", "max_window_layers",
 )  # fmt: skip
+_SECTIONS = ("n_input_layers", "n_recurrent_layers", "n_output_layers")
+"""How many layers run once before others run several times, how many of these there are, and how many come after."""
 _REACH = 8
 _ORIGINAL = 16
 """Shorter than the inputs of the proof."""
@@ -75,6 +77,8 @@ def shrink(config: Mapping[str, Any]) -> dict[str, Any]:
     layers = _count_layers(config)
     for key, value in small.items():
         small[key] = _shrink_value(key, value, config, layers)
+    if "initializer_range" in small:
+        small["initializer_range"] = 1.0  # nGPT stores vectors as multiples of it; weights are drawn anew anyway
     return small
 
 
@@ -109,6 +113,8 @@ def _shrink_number(key: str, value: int, config: Mapping[str, Any], few: int) ->
         return _SIZES["qk_head_dim"]
     if key in _SIZES:
         return min(value, _SIZES[key])
+    if key in _SECTIONS and _is_sectioned(config):
+        return _shrink_section(key, value, config, few)
     if key in _EXPERTS:
         return min(value, _MOST_EXPERTS)
     if key in _TOPS:
@@ -124,6 +130,14 @@ def _shrink_number(key: str, value: int, config: Mapping[str, Any], few: int) ->
     if key == "num_kv_shared_layers":
         return min(value, 2)
     return value
+
+
+def _shrink_section(key: str, value: int, config: Mapping[str, Any], few: int) -> int:
+    """How many of ``few`` layers a section keeps: the repeated one takes all that the two others leave."""
+    before, repeated, after = _SECTIONS
+    if key != repeated:
+        return min(value, 2)
+    return few - sum(min(config[name], 2) for name in (before, after))
 
 
 def _whole_head(config: Mapping[str, Any]) -> int:
@@ -155,7 +169,7 @@ def _is_scaled(config: Mapping[str, Any]) -> bool:
 def _count_layers(config: Mapping[str, Any]) -> tuple[int, int]:
     """How many layers there are, and how many of them show every kind."""
     whole = next((config[name] for name in _LAYERS if isinstance(config.get(name), int)), 2)
-    few = 2
+    few = _MOST_LAYERS if _is_sectioned(config) else 2
     for key, value in config.items():
         if isinstance(value, list) and len(value) == whole:
             few = max(few, _first_of_all(value))
@@ -163,6 +177,10 @@ def _count_layers(config: Mapping[str, Any]) -> tuple[int, int]:
             few = max(few, value + 1)
     shared = 2 if config.get("num_kv_shared_layers") else 0  # layers that read what earlier ones of their kind keep
     return whole, min(whole, few + shared, _MOST_LAYERS)
+
+
+def _is_sectioned(config: Mapping[str, Any]) -> bool:
+    return all(isinstance(config.get(key), int) for key in _SECTIONS)
 
 
 def _first_of_all(kinds: Sequence[Any]) -> int:
