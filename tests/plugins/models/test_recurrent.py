@@ -51,6 +51,10 @@ OLMO = {
     "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 16, "linear_value_head_dim": 8,
     "layer_types": ["linear_attention", "full_attention", "linear_attention"], "num_hidden_layers": 3, "spread": 0.08,
 }  # fmt: skip
+LARA = {
+    **{name: SPARSE_DELTA[name] for name in SPARSE_DELTA if name != "layer_types"}, "num_hidden_layers": 4,
+    "sliding_window": 12, "spread": 0.08,
+}  # fmt: skip
 LATENT = {
     "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16, "num_experts": 4,
     "num_experts_per_tok": 2, "moe_intermediate_size": 32, "num_key_value_heads": 4, "spread": 0.08,
@@ -108,6 +112,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo hybrid plain": (
         "olmo_hybrid",
         {**OLMO, "linear_allow_neg_eigval": False, "rope_parameters": {"rope_type": "default", "rope_theta": None}},
+    ),
+    "lara mini": ("lara_mini", LARA),
+    "lara mini untied": (
+        "lara_mini",
+        {
+            **LARA,
+            "tie_word_embeddings": False,
+            "norm_topk_prob": False,
+            "attention_bias": True,
+            "layer_types": ["full_attention", "linear_attention", "sliding_attention", "linear_attention"],
+        },
     ),
     "nemotron h": ("nemotron_h", NEMOTRON),
     "nemotron h experts": ("nemotron_h", ROUTED),

@@ -27,6 +27,7 @@ OFFERS = (
     _offer("qwen3_5", "Qwen3_5ForCausalLM", "delta.qwen3_next:Qwen35", _BLOCK),
     _offer("qwen3_5_moe", "Qwen3_5MoeForCausalLM", "delta.qwen3_next:Qwen35Moe", _BLOCK),
     _offer("olmo_hybrid", "OlmoHybridForCausalLM", "delta.olmo_hybrid:OlmoHybrid", _BLOCK),
+    _offer("lara_mini", "LaraMiniForCausalLM", "delta.lara_mini:LaraMini", _BLOCK),
     _offer("kimi_linear", "KimiLinearForCausalLM", "delta.kimi_linear:KimiLinear", _BLOCK),
     _offer("bailing_hybrid", "BailingHybridForCausalLM", "delta.bailing:BailingHybrid", _BLOCK),
     _offer("minimax", "MiniMaxForCausalLM", "minimax:MiniMax", _BLOCK),
