@@ -113,7 +113,7 @@ class Body(nn.Module):
             given["attention_mask"] = x.new_zeros(()).expand(1, 1, len(x), len(x))
         if indexing is not None:
             given["attention_mask"] = indexing.see(x.device)
-            given["past_key_values"] = IndexCache(indexing)
+            given["cache" if "cache" in self.takes else "past_key_values"] = IndexCache(indexing)
         if self.per_layer is not None:
             given["per_layer_inputs"] = self.per_layer(ids[None], x[None])
         try:
