@@ -4,6 +4,7 @@
     python tools/models.py --write               write docs/models.md and the table of classes
     python tools/models.py --write RESULTS       the same with what lsv models --check --results RESULTS has found
 
+With verdicts of all classes in RESULTS, the table also records the release of transformers that is installed.
 The table, plugins/doctor/lsv_doctor/models/classes.tsv, has a line for each class that transformers maps a model_type
 to for text generation. A class that is new in transformers gets a line nobody has checked yet.
 """
@@ -21,6 +22,7 @@ import msgspec
 from lsv.plugins import load
 from lsv_doctor.models.classes import Class, Kind, read_classes, write_classes
 from lsv_doctor.models.orders import Verdict
+from lsv_doctor.models.release import PACKAGE, installed_release, read_release
 from lsv_doctor.models.results import read_results
 from lsv_doctor.models.served import Served, list_served, share
 
@@ -103,10 +105,19 @@ def with_results(classes: Iterable[Class], results: Mapping[str, Verdict]) -> li
     ]
 
 
+def checked_release(classes: Iterable[Class], results: Mapping[str, Verdict]) -> str:
+    """The installed release if ``results`` has a verdict of every class, the recorded one if it has not."""
+    whole = all(one.architecture in results for one in classes if one.state != "media")
+    return installed_release() if whole else read_release()
+
+
 def page(classes: Mapping[str, Class]) -> str:
     """The document."""
     served = list_served(load(PLUGINS).catalog, classes)
-    parts = [_INTRODUCTION, f"{share(served)}; {_by_kind(served, classes)}.\n"]
+    parts = [
+        _INTRODUCTION,
+        f"{share(served)}; {_by_kind(served, classes)}. They were checked with {PACKAGE} {read_release()}.\n",
+    ]
     for title, way in (("Native", "native"), ("Generic", "generic"), ("Not served", "no")):
         members = [one for one in served if one.way == way]
         if members:
@@ -151,7 +162,8 @@ def main() -> int:
     given = [one for one in sys.argv[1:] if one != "--write"]
     if "--write" in sys.argv[1:]:
         results = read_results(Path(given[0])) if given else {}
-        write_classes(with_results(list_classes(read_classes()), results))
+        classes = with_results(list_classes(read_classes()), results)
+        write_classes(classes, checked_release(classes, results))
         DOCUMENT.write_text(page(read_classes()), encoding="utf-8")
     for state, count in Counter(one.state or "unchecked" for one in read_classes().values()).most_common():
         print(f"{count:5} {state}")

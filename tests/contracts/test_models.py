@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 from lsv_doctor.models.classes import Class, read_classes
 from lsv_doctor.models.orders import Verdict
+from lsv_doctor.models.release import read_release
 from lsv_doctor.models.served import read_families
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,6 +37,22 @@ def test_the_table_has_every_class_that_generates_text() -> None:
 def test_the_page_is_what_the_table_and_the_plugins_say() -> None:
     page = models.page(read_classes())
     assert models.DOCUMENT.read_text(encoding="utf-8") == page, "run python tools/models.py --write"
+
+
+def test_the_table_was_checked_with_the_newest_release_that_developers_install() -> None:
+    constraints = (ROOT / "tests/constraints.txt").read_text(encoding="utf-8")
+    (bound,) = re.findall(r"^transformers<(\d+)\.(\d+)$", constraints, re.MULTILINE)
+    major, minor = map(int, bound)
+    assert read_release() == f"{major}.{minor - 1}", "run lsv models --check and tools/models.py --write RESULTS"
+
+
+def test_only_verdicts_of_all_classes_renew_the_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "installed_release", lambda: "7.1")
+    one, other = (Class(architecture=name, kind="causal", family="x") for name in "AB")
+    media = Class(architecture="C", kind="causal", family="x", state="media")
+    results = {name: Verdict(architecture=name, state="runs") for name in "AB"}
+    assert models.checked_release([one, other, media], results) == "7.1"
+    assert models.checked_release([one, other, media], {"A": results["A"]}) == read_release()
 
 
 def test_well_known_models_are_listed_once_and_in_order() -> None:

@@ -62,13 +62,19 @@ def _in_force(settings: Settings) -> dict[str, dict[str, object]]:
 def _show(context: CommandContext, lines: list[Line], settings: Settings) -> None:
     table = Table.grid(padding=(0, 2))
     for line in lines:
-        mark = Text("ok", style="green") if line.ok else Text("missing", style="red")
-        table.add_row(mark, line.what, Text(line.found if line.ok else f"{line.found} ({line.fix})"))
+        note = line.warning if line.ok else line.fix
+        table.add_row(_mark(line), line.what, Text(f"{line.found} ({note})" if note else line.found))
     context.console.print(table)
     in_force = _in_force(settings)
     context.console.print(Text("\nsettings in force" if in_force else "\nall settings are at their defaults"))
     for name, entry in in_force.items():
         context.console.print(Text(f"  {name} = {entry['value']}  ({entry['source']})"))
+
+
+def _mark(line: Line) -> Text:
+    if not line.ok:
+        return Text("missing", style="red")
+    return Text("warning", style="yellow") if line.warning else Text("ok", style="green")
 
 
 def _evaluate(context: CommandContext, settings: Settings) -> int:

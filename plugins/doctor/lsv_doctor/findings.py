@@ -17,18 +17,20 @@ from lsv.plugins import Plugins
 from lsv.processes.confinement.probe import find_measures
 from lsv.resolve.hardware import explain_absence
 from lsv_doctor import allocator, pace
+from lsv_doctor.models.release import PACKAGE, warn
 
 _VECTOR_SETS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "avx512_fp16", "amx_bf16", "amx_int8", "asimd", "sve")
 _GIB = 1 << 30
 
 
 class Line(NamedTuple):
-    """One fact. ``fix`` says how to get what is missing."""
+    """One fact. ``fix`` says how to get what is missing, ``warning`` what to watch although nothing is missing."""
 
     what: str
     found: str
     ok: bool = True
     fix: str = ""
+    warning: str = ""
 
 
 def look(plugins: Plugins) -> list[Line]:
@@ -58,7 +60,7 @@ def _requirements() -> list[str]:
 
 def _package(name: str) -> Line:
     try:
-        return Line(name, version(name))
+        return Line(name, version(name), warning=warn() if name == PACKAGE else "")
     except PackageNotFoundError:
         return Line(name, "missing", False, f"pip install {name}")
 

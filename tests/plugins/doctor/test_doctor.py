@@ -104,6 +104,18 @@ def test_how_to_get_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not findings._package("no-such-package").ok
 
 
+def test_a_transformers_that_is_newer_than_the_models_table_is_a_warning_and_no_fault(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(findings, "warn", lambda: "newer than the table")
+    line = findings._package("transformers")
+    assert (line.ok, line.warning) == (True, "newer than the table")
+    assert findings._package("torch").warning == ""
+    main.main(["doctor"])
+    (shown,) = (text for text in capsys.readouterr().out.splitlines() if "newer than the table" in text)
+    assert shown.split()[:2] == ["warning", "transformers"]
+
+
 def toy_plugins(*offers: PlatformOffer) -> Any:
     module = ModuleType("toys")
     module.api = 1  # type: ignore[attr-defined]

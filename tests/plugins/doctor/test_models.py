@@ -16,12 +16,13 @@ import lsv_models.plugin
 from lsv.cli import main
 from lsv.errors import ConfigError
 from lsv.testing.catalog import catalog_of
-from lsv_doctor.models import runs
+from lsv_doctor.models import release, runs
 from lsv_doctor.models.check import check
 from lsv_doctor.models.classes import Class, choose, read_classes, write_classes
 from lsv_doctor.models.comparing import find_difference
 from lsv_doctor.models.orders import FAILED, Order, Verdict
 from lsv_doctor.models.reference import Reference
+from lsv_doctor.models.release import read_release
 from lsv_doctor.models.results import append, read_results
 from lsv_doctor.models.served import list_served, share
 from lsv_doctor.models.tiny import tiny_config
@@ -88,10 +89,32 @@ def test_classes_are_chosen_by_class_or_family() -> None:
 
 def test_the_table_is_read_as_it_was_written(tmp_path: Path) -> None:
     classes = [made("A", "runs"), made("B", "refused", "a\nb\tc")]
-    write_classes(classes, tmp_path / "classes.tsv")
+    write_classes(classes, "5.24", tmp_path / "classes.tsv")
     found = read_classes(tmp_path / "classes.tsv")
     assert found["A"] == classes[0]
     assert found["B"].detail == "a b c"
+    assert read_release(tmp_path / "classes.tsv") == "5.24"
+    (tmp_path / "classes.tsv").write_text("architecture\tkind\n")
+    with pytest.raises(ConfigError, match="must begin with a line"):
+        read_release(tmp_path / "classes.tsv")
+
+
+@pytest.mark.parametrize("installed", ["5.23.9", "5.24.0", "5.24.3"])
+def test_a_release_that_is_not_newer_gives_no_warning(installed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(release, "version", lambda name: installed)
+    monkeypatch.setattr(release, "read_release", lambda: "5.24")
+    assert release.warn() == ""
+
+
+@pytest.mark.parametrize(("installed", "said"), [("5.25.0", "5.25"), ("5.100.0", "5.100"), ("6.0.0.dev0", "6.0")])
+def test_a_newer_release_gives_a_warning(
+    installed: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(release, "version", lambda name: installed)
+    monkeypatch.setattr(release, "read_release", lambda: "5.24")
+    assert f"transformers {said} is newer than 5.24" in release.warn()
+    assert main.main(["models"]) == 0
+    assert f"{said} is newer than 5.24" in " ".join(capsys.readouterr().out.split())
 
 
 def test_results_grow_and_the_last_one_counts(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The classes of transformers that generate text, as the table beside this module knows them: one line each.
 
+The first line of the table is the release of transformers that they were checked with (``lsv_doctor.models.release``).
 ``tools/models.py`` writes the table, from the classes that transformers has and from what ``lsv models --check`` found.
 """
 
@@ -52,6 +53,7 @@ class Class(msgspec.Struct, frozen=True, kw_only=True):
 def read_classes(path: Path = TABLE) -> dict[str, Class]:
     """The classes by name."""
     with path.open(encoding="utf-8", newline="") as file:
+        file.readline()  # the release
         rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
         return {row["architecture"]: _read(row) for row in rows}
 
@@ -62,8 +64,9 @@ def _read(row: Mapping[str, Any]) -> Class:
     )
 
 
-def write_classes(classes: Iterable[Class], path: Path = TABLE) -> None:
-    lines = ["\t".join(Class.__struct_fields__)]
+def write_classes(classes: Iterable[Class], release: str, path: Path = TABLE) -> None:
+    """Write the table; ``release`` is that of transformers, such as 5.24."""
+    lines = [f"# transformers {release}", "\t".join(Class.__struct_fields__)]
     lines += ["\t".join(_cell(getattr(one, name)) for name in one.__struct_fields__) for one in classes]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

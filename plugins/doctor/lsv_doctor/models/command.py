@@ -15,6 +15,7 @@ from lsv.offers import ModelAlias
 from lsv.settings import Setting
 from lsv_doctor.models.classes import Class, choose, read_classes
 from lsv_doctor.models.orders import FAILED, Verdict
+from lsv_doctor.models.release import warn
 from lsv_doctor.models.served import Served, Share, list_served, share
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ def run(arguments: list[str], context: CommandContext) -> int:
     context.console.print(_table(served))
     if not settings.positional:
         context.console.print(f"{share(served)}; lsv models --check tries them")
+        if warning := warn():
+            context.console.print(warning)
         for alias in context.plugins.catalog.offers(ModelAlias):
             note = " (served when no model is named)" if alias.default else ""
             context.console.print(f"ships with lsv: {alias.name}{note}")
