@@ -17,7 +17,7 @@ WORKERS := -n 2 --dist loadgroup
 PARTS := fast slow onednn isa compilers emulated
 
 .PHONY: serve webui browser test test-all durations test-flaky test-gpu wheels soak fuzz lint install install-dev install-fuzz clean \
-  $(PARTS:%=test-%) $(PARTS:%=run-%)
+  test-newest $(PARTS:%=test-%) $(PARTS:%=run-%)
 
 serve: install
 	$(BIN)/lsv serve $(MODEL) --port $(PORT)
@@ -81,8 +81,21 @@ run-fast:
 	$(PYTEST) $(WORKERS) -m "not slow and not gpu" tests
 
 # The full matrices.
+SLOW ?= tests
 run-slow:
-	$(PYTEST) $(WORKERS) -m "slow and not gpu" tests
+	$(PYTEST) $(WORKERS) -m "slow and not gpu" $(SLOW)
+
+# What a user gets who installs lsv today: a fresh environment without tests/constraints.txt. Prints which dependencies are newer
+# than in $(VENV), and runs the fast tests and the slow ones that hold lsv to transformers. TORCH=torch takes the newest torch too.
+NEWEST_VENV ?= .venv-newest
+NEWEST_SLOW := tests/plugins/models/test_generic_table.py tests/plugins/models/test_rereading.py tests/plugins/doctor/test_models.py
+test-newest: install-dev
+	$(PYTHON) -m venv --clear $(NEWEST_VENV)
+	$(NEWEST_VENV)/bin/python -m pip install -q $(TORCH)
+	$(NEWEST_VENV)/bin/python -m pip install -q -e ".[$(EXTRAS)]"
+	$(BIN)/python tools/newest.py $(NEWEST_VENV)
+	$(MAKE) --no-print-directory run-fast VENV=$(NEWEST_VENV)
+	$(MAKE) --no-print-directory run-slow VENV=$(NEWEST_VENV) SLOW="$(NEWEST_SLOW)"
 
 # Plain torch paths with each instruction set that oneDNN multiplies bfloat16 by: none, AVX-512's, and this machine's best.
 run-onednn:
@@ -149,4 +162,4 @@ test-flaky: install-dev
 	PYTHONPATH=tools/reliability:tools/demo OMP_NUM_THREADS=1 $(BIN)/python -m trials.flaky --runs $(FLAKY_RUNS) $(FLAKY)
 
 clean:
-	rm -rf $(VENV) $(GPU_VENV) $(WHEELS) .pytest_cache .mypy_cache .ruff_cache dist
+	rm -rf $(VENV) $(NEWEST_VENV) $(GPU_VENV) $(WHEELS) .pytest_cache .mypy_cache .ruff_cache dist
