@@ -106,7 +106,7 @@ def test_a_release_that_is_not_newer_gives_no_warning(installed: str, monkeypatc
     assert release.warn() == ""
 
 
-@pytest.mark.parametrize(("installed", "said"), [("5.25.0", "5.25"), ("5.100.0", "5.100"), ("6.0.0.dev0", "6.0")])
+@pytest.mark.parametrize(("installed", "said"), [("5.25.0", "5.25"), ("5.100.0", "5.100"), ("6.0rc1", "6.0")])
 def test_a_newer_release_gives_a_warning(
     installed: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

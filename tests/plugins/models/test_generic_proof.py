@@ -122,6 +122,8 @@ def test_small_copies_have_layers_of_every_kind():
 
 
 def test_small_copies_keep_sections_of_layers_that_fill_the_model():
+    from lsv_models.generic.miniature import shrink
+
     sections = {"n_input_layers": 16, "n_recurrent_layers": 40, "n_output_layers": 16}
     kinds = (["sliding_attention", "mlp"] * 3 + ["full_attention", "mlp"]) * 9
     small = shrink({"num_hidden_layers": 72, "layer_types": kinds, "initializer_range": 0.0177, **sections})

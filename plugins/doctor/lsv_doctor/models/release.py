@@ -10,6 +10,7 @@ from lsv.errors import ConfigError
 from lsv_doctor.models.classes import TABLE
 
 PACKAGE = "transformers"
+_RELEASE = re.compile(r"\d+\.\d+")
 _FIRST_LINE = re.compile(rf"# {PACKAGE} (\d+\.\d+)\n")
 
 
@@ -25,9 +26,10 @@ def read_release(path: Path = TABLE) -> str:
 def installed_release() -> str:
     """The major and minor number of the installed transformers, such as 5.24; empty if there is none."""
     try:
-        return ".".join(version(PACKAGE).split(".")[:2])
+        found = _RELEASE.match(version(PACKAGE))
     except PackageNotFoundError:
         return ""
+    return found[0] if found else ""
 
 
 def warn() -> str:
