@@ -1,0 +1,46 @@
+"""Which objects are exempt from collecting garbage, and when."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from lsv.engine.engine import Engine
+from suite import heap
+from suite.heap import ENGINES, IMPORTS, Heap
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is asked of the collector, which always finds one engine."""
+    calls: list[str] = []
+    found = [object.__new__(Engine), "another thing"]
+    collector = {name: lambda name=name: calls.append(name) for name in ("collect", "freeze", "unfreeze")}
+    monkeypatch.setattr(heap, "gc", SimpleNamespace(**collector, get_objects=lambda: found))
+    return calls
+
+
+def test_garbage_is_collected_before_objects_are_frozen(calls: list[str]) -> None:
+    Heap().freeze()
+    assert calls == ["collect", "freeze"]
+
+
+def test_objects_are_frozen_again_once_much_was_imported(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    objects, modules = Heap(), dict.fromkeys(range(7))
+    monkeypatch.setattr(heap, "sys", SimpleNamespace(modules=modules))
+    objects.freeze()
+    modules |= dict.fromkeys(range(100, 100 + IMPORTS - 1))
+    objects.freeze_imports()
+    assert calls == ["collect", "freeze"]
+    modules["one more"] = None
+    for _ in range(2):
+        objects.freeze_imports()
+    assert calls == ["collect", "freeze"] * 2
+
+
+def test_frozen_engines_do_not_pile_up(calls: list[str]) -> None:
+    objects = Heap()
+    for _ in range(ENGINES + 1):
+        objects.freeze()
+    assert calls == ["collect", "freeze"] * ENGINES + ["unfreeze", "collect", "freeze"]
