@@ -207,7 +207,7 @@ def enter(site: Site, phase: str) -> None:
         wait_for(lambda: site.metric("num_requests_running") == 3)
     if phase == "draining":
         site.server.process.send_signal(signal.SIGTERM)
-        time.sleep(0.3)
+        wait_for(lambda: json.loads(site.server.get("/health")[1])["status"] == "draining")
 
 
 @pytest.mark.parametrize("phase", ["idle", "prefill", "decode"])

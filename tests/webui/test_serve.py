@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from suite.waiting import wait_until
 
 from .conftest import Command, free_port
 
@@ -62,8 +63,7 @@ def test_the_page_comes_and_goes_with_the_server(start) -> None:
     left = children(server.process.pid)
     assert not any(b"secret" in Path(f"/proc/{child}/cmdline").read_bytes() for child in left)
     assert server.stop() == 0
-    time.sleep(0.5)
-    assert [child for child in left if Path(f"/proc/{child}").exists()] == []
+    wait_until(lambda: not any(Path(f"/proc/{child}").exists() for child in left))
 
 
 def test_the_api_outlives_its_page(start) -> None:

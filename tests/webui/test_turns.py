@@ -155,8 +155,7 @@ def test_the_list_of_models_closes_at_tab(server, pages, visit) -> None:
     page.focus("#lsv-model input")
     page.wait_for_selector("#lsv-model [role=listbox] [role=option], ul.options")
     page.keyboard.press("Tab")
-    page.wait_for_timeout(500)
-    assert page.locator("ul.options").count() == 0
+    page.wait_for_function("!document.querySelector('ul.options')")
     assert page.locator("#lsv-model input").get_attribute("aria-expanded") == "false"
     page.get_by_role("tab", name="Dashboard").click()
 

@@ -206,7 +206,7 @@ async def test_leaving_aborts_at_every_phase(start: Start):
     prefilling = asyncio.create_task(collect(client, [3] * 200, greedy(20), "prefilling"))
     await wait_for(lambda: client.stats.waiting == 1)
     running.cancel()
-    await asyncio.sleep(0.03)
+    await wait_for(lambda: client.stats.waiting == 0)
     prefilling.cancel()
     await wait_for(lambda: client.stats.running == client.stats.waiting == 0)
     assert client.stats.kv_usage == 0.0
@@ -362,7 +362,7 @@ async def test_restart(start: Start):
     assert len(await answer(client, [1], greedy(3))) == 3
     os.kill(pid(client), signal.SIGKILL)
     await wait_for(lambda: client.status.state == "dead")
-    await asyncio.sleep(0.1)
+    await wait_for(lambda: not SUPERVISORS[client]._thread.is_alive())  # no process can be started any more
     assert not runs(client)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from lsv.engine.messages import Stats
 from lsv.engine.stats_log import describe, log_stats
+from suite.waiting import until
 
 
 @pytest.mark.row("F-335")
@@ -24,31 +25,38 @@ def test_it_tells_rates_since_the_last_line():
     )
 
 
-async def test_an_idle_engine_is_silent(caplog):
-    class Idle:
-        stats = Stats()
+class Counted:
+    """A client that counts how often its statistics are read."""
 
+    def __init__(self, stats: Stats) -> None:
+        self.now = stats
+        self.reads = 0
+
+    @property
+    def stats(self) -> Stats:
+        self.reads += 1
+        return self.now
+
+
+async def test_an_idle_engine_is_silent(caplog):
     caplog.set_level(logging.INFO)
-    client = Idle()
+    client = Counted(Stats())
     task = asyncio.create_task(log_stats(client, interval=0.01))
-    await asyncio.sleep(0.05)
+    await until(lambda: client.reads == 4)
     assert not caplog.records
-    client.stats = Stats(steps_total=1, generation_tokens_total=1)
-    await asyncio.sleep(0.05)
+    client.now = Stats(steps_total=1, generation_tokens_total=1)
+    await until(lambda: client.reads == 8)
     task.cancel()
     assert len(caplog.records) == 1
 
 
 async def test_rates_of_an_engine_started_again_are_not_negative(caplog):
-    class Restarted:
-        stats = Stats(steps_total=9, prompt_tokens_total=1000, generation_tokens_total=500)
-
     caplog.set_level(logging.INFO)
-    client = Restarted()
+    client = Counted(Stats(steps_total=9, prompt_tokens_total=1000, generation_tokens_total=500))
     task = asyncio.create_task(log_stats(client, interval=0.01))
-    await asyncio.sleep(0)
-    client.stats = Stats(steps_total=2, prompt_tokens_total=10, generation_tokens_total=5)
-    await asyncio.sleep(0.05)
+    await until(lambda: client.reads == 1)
+    client.now = Stats(steps_total=2, prompt_tokens_total=10, generation_tokens_total=5)
+    await until(lambda: client.reads == 4)
     task.cancel()
     (line,) = (one.getMessage() for one in caplog.records)
     assert "-" not in line

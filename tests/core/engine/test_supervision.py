@@ -252,7 +252,7 @@ async def test_a_damaged_frame_fails_requests_and_not_the_client(impostor: Impos
             pass
 
     asking = asyncio.create_task(ask())
-    await asyncio.sleep(0.1)
+    await wait_for(lambda: bool(client._inboxes and impostor.connections))
     impostor.connections[0].sendall(b"\x03\0\0\0\x93\x01\x02")
     with pytest.raises(EngineDied, match="the connection to the engine failed: ValidationError"):
         await asyncio.wait_for(asking, SOON)

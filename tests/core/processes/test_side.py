@@ -13,6 +13,7 @@ from lsv.processes.confinement.probe import Begin, Tried, Try
 from lsv.processes.confinement.terms import Measure, Terms
 from lsv.processes.side.pool import SidePool
 from lsv.processes.side.process import Kind
+from suite.waiting import until
 
 MIB = 1 << 20
 
@@ -26,7 +27,7 @@ async def test_work_that_nobody_waits_for_is_ended(monkeypatch: pytest.MonkeyPat
     pool: SidePool[Begin | Try, Tried] = SidePool(kind(), Begin(), seconds=60, size=1)
     await pool.ask(Try("thread"))
     gone = asyncio.create_task(pool.ask(Try("spin")))
-    await asyncio.sleep(0.05)
+    await until(lambda: pool._busy)
     gone.cancel()
     assert (await asyncio.wait_for(pool.ask(Try("thread")), 30)).outcome == "done", "the process would spin for 20 s"
     pool.close()

@@ -11,13 +11,36 @@ import pytest
 
 from lsv.testing.fakes.client import FakeClient, fake_config
 from lsv_api.http import protocol
-from lsv_api.http.protocol import most_connections
+from lsv_api.http.protocol import Protocol, most_connections
+from suite.waiting import until
 
 from .conftest import Site, StartSite
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+READ: dict[tuple[str, int], int] = {}
+"""How many bytes servers have read, by the client's address."""
+
+
+@pytest.fixture(autouse=True)
+def watch_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep ``READ``."""
+    take_connection, take_data = Protocol.connection_made, Protocol.data_received
+
+    def connection_made(self: Protocol, transport: asyncio.Transport) -> None:
+        READ[transport.get_extra_info("peername")] = 0
+        take_connection(self, transport)
+
+    def data_received(self: Protocol, data: bytes) -> None:
+        READ[self.transport.get_extra_info("peername")] += len(data)
+        take_data(self, data)
+
+    READ.clear()
+    monkeypatch.setattr(Protocol, "connection_made", connection_made)
+    monkeypatch.setattr(Protocol, "data_received", data_received)
 
 
 class Crowd:
@@ -29,7 +52,7 @@ class Crowd:
         self._all: list[asyncio.StreamWriter] = []
 
     async def open(self, data: bytes = b"", *, window: int | None = None) -> Streams:
-        """A connection that has sent ``data``; ``window`` is the size of its buffer for answers in bytes."""
+        """A connection of which the server has read ``data``; its buffer for answers takes ``window`` bytes."""
         sock = socket.socket()
         if window is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
@@ -38,7 +61,7 @@ class Crowd:
         reader, writer = await asyncio.open_connection(sock=sock, limit=window or 1 << 16)
         self._all.append(writer)
         writer.write(data)
-        await asyncio.sleep(0.02)
+        await until(lambda: READ.get(sock.getsockname()) == len(data))
         return reader, writer
 
     def close(self) -> None:
@@ -115,8 +138,7 @@ async def test_who_reads_nothing_is_left(start: StartSite, monkeypatch: pytest.M
     body = b'{"prompt": "Hi", "stream": true, "max_tokens": 40000}'
     await crowd.open(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body, window=4096)
     async with asyncio.timeout(10):
-        while not site.app.ctx.api.traffic.running:
-            await asyncio.sleep(0.01)
+        await until(lambda: site.app.ctx.api.traffic.running)
         await site.app.ctx.api.traffic.idle()
     assert (await site.complete()).status_code == 200
     crowd.close()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 import weakref
 
 import httpx2
@@ -17,12 +18,7 @@ from sanic.compat import Header
 from lsv.engine.client import EngineStatus
 from lsv.errors import ConfigError, EngineDied
 from lsv_api.http.context import Exchange
-
-
-async def until(condition, seconds=5.0):
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
+from suite.waiting import until
 
 
 @pytest.mark.row("F-090")
@@ -42,8 +38,7 @@ async def test_a_client_that_leaves_aborts_its_request(site, stream, phase, path
     }
     del body["messages" if path == "/v1/completions" else "prompt"]
     task = asyncio.create_task(site.post(path, **body))
-    await until(lambda: site.engine.requests)
-    await asyncio.sleep(0.05)
+    await until(lambda: site.engine.requests if phase == "queued" else site.engine.generated)
     task.cancel()
     await until(lambda: site.engine.aborted)
     await until(lambda: site.app.ctx.api.traffic.running == 0)
@@ -74,12 +69,15 @@ async def test_a_request_is_freed_without_the_collector(site):
 async def test_a_silent_stream_gets_heartbeats(start):
     site = await start(heartbeat=0.05)
     site.engine.gate.clear()
-    task = asyncio.create_task(site.chat(stream=True, max_tokens=2))
-    await asyncio.sleep(0.3)
-    site.engine.gate.set()
-    text = (await task).text
+    began, text = time.monotonic(), ""
+    body = {"messages": [{"role": "user", "content": "Hi"}], "stream": True, "max_tokens": 2}
+    async with site.http.stream("POST", "/v1/chat/completions", json=body) as reply:
+        async for piece in reply.aiter_text():
+            text += piece
+            if text.count(": ping\n\n") == 2:
+                site.engine.gate.set()
     assert text.startswith(": ping\n\n")
-    assert 2 <= text.count(": ping\n\n") <= 7
+    assert 2 <= text.count(": ping\n\n") <= (time.monotonic() - began) / 0.05
     assert text.endswith("data: [DONE]\n\n")
     site.engine.pace = 0.12
     later = (await site.chat(stream=True, max_tokens=3)).text

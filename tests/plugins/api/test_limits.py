@@ -22,6 +22,7 @@ from lsv_api.options import _LIMITS, ApiOptions
 from lsv_api.plugin import lsv_settings
 from lsv_api.preparing import LONG, SHORT, PreparingPool
 from lsv_api.records.requests import ChatRequest, CompletionRequest
+from suite.waiting import until
 
 from .conftest import Site, StartSite
 
@@ -286,13 +287,13 @@ async def test_requests_take_turns(site: Site, monkeypatch: pytest.MonkeyPatch) 
         order.append(text[0])
         return [1]
 
-    msgspec.structs.force_setattr(site.app.ctx.api, "pool", PreparingPool(1))
+    pool = PreparingPool(1)
+    msgspec.structs.force_setattr(site.app.ctx.api, "pool", pool)
     monkeypatch.setattr(site.engine.tokenizer, "encode", encode)
     many = asyncio.create_task(site.complete(prompt=["m" * SHORT] * 10, truncate_prompt_tokens=1))
-    while not begun.is_set():
-        await asyncio.sleep(0.001)
+    await until(begun.is_set)
     one = asyncio.create_task(site.complete(prompt=["o" * SHORT], truncate_prompt_tokens=1))
-    await asyncio.sleep(0.1)
+    await until(pool._threads._work_queue.qsize)
     go_on.set()
     assert [reply.status_code for reply in await asyncio.gather(many, one)] == [200, 200]
     assert order.index("o") <= 2

@@ -22,6 +22,7 @@ from lsv.media.service import open_service
 from lsv.plugins import Plugins
 from lsv_multimodal.cache import PreparedCache
 from lsv_multimodal.service import LocalMediaService
+from suite.waiting import until
 
 from .conftest import link, solid, sound
 
@@ -68,7 +69,7 @@ async def test_an_item_is_prepared_once_for_all_who_wait(service: LocalMediaServ
     first, second = await service.prepare(same, {"sleep": 0.1})
     assert first is second
     waiting = [asyncio.create_task(service.prepare(same[:1], {"sleep": 0.2})) for _ in range(3)]
-    await asyncio.sleep(0.1)
+    await until(lambda: [shared.waiting for shared in service._shared.values()] == [3])
     waiting[0].cancel()
     waiting[1].cancel()
     (found,) = await waiting[2]
@@ -76,7 +77,7 @@ async def test_an_item_is_prepared_once_for_all_who_wait(service: LocalMediaServ
     failing = [service.prepare([Reference("image", "x", url=link(b"nothing"))], {}) for _ in range(2)]
     assert [type(error) for error in await asyncio.gather(*failing, return_exceptions=True)] == [BadRequest] * 2
     gone = asyncio.create_task(service.prepare(same[:1], {"sleep": 0.05}))
-    await asyncio.sleep(0.01)
+    await until(lambda: service._shared)
     gone.cancel()
     await asyncio.gather(gone, return_exceptions=True)
     assert not service._shared

@@ -28,6 +28,7 @@ from lsv.processes.side.process import Broken, SideProcess
 from lsv_multimodal.preprocessing import Preprocessor
 from lsv_multimodal.worker.messages import Command, Init, Prepare, Reply
 from lsv_multimodal.worker.pool import WorkerPool, media_worker
+from suite.waiting import until
 
 from .conftest import clip, solid, sound
 
@@ -225,7 +226,7 @@ async def test_a_pool_works_beside_the_loop(pool: WorkerPool) -> None:
 async def test_who_goes_away_frees_the_process_when_its_work_is_done(pool: WorkerPool) -> None:
     await pool.prepare(picture(solid(1, 1, 1)))
     left = [asyncio.create_task(pool.prepare(picture(solid(2, 2, 2), sleep=0.2))) for _ in range(5)]
-    await asyncio.sleep(0.05)
+    await until(lambda: len(pool._pool._busy) == 2)
     for task in left:
         task.cancel()
     await asyncio.gather(*left, return_exceptions=True)
@@ -255,7 +256,7 @@ async def test_a_pool_replaces_what_was_killed(pool: WorkerPool) -> None:
     items = await asyncio.gather(*(pool.prepare(picture(solid(n, n, n), sleep=0.05)) for n in range(2)))
     assert [values(item) for item in items] == [[0] * 3, [1] * 3]
     busy = asyncio.create_task(pool.prepare(picture(solid(1, 1, 1), sleep=60)))
-    await asyncio.sleep(0.05)
+    await until(lambda: pool._pool._busy)
     pool.close()
     with pytest.raises(LsvError):
         await busy

@@ -115,7 +115,7 @@ class FakeClient(ClientBase):
     """Answers every prompt with ``answer``, a byte a token; remembers what it admitted, aborted and finished.
 
     ``pace`` seconds pass before each token; nothing is generated while ``gate`` is closed. ``failure`` is
-    raised after ``fail_after`` tokens. ``answers`` gives candidates their own texts.
+    raised after ``fail_after`` tokens. ``answers`` gives candidates their own texts. ``generated`` counts tokens.
     """
 
     def __init__(self, config: EngineConfig | None = None, *, answer: str = "Hello, world.") -> None:
@@ -139,6 +139,7 @@ class FakeClient(ClientBase):
         self.gate.set()
         self.failure: Exception | None = None
         self.fail_after = 0
+        self.generated = 0
         self.requests: list[RequestSpec] = []
         self.aborted: list[str] = []
         self.finished: list[RequestRecord] = []
@@ -157,6 +158,7 @@ class FakeClient(ClientBase):
                 if self.failure is not None and sent.total() >= self.fail_after:
                     raise self.failure
                 sent[chunk.prompt] += len(chunk.ids)
+                self.generated += len(chunk.ids)
                 reason = chunk.finish or reason
                 yield chunk
         except Exception:
