@@ -25,6 +25,7 @@ from lsv.processes.nodes.handshake import MEETING, OtherKey, introduce
 from lsv.processes.nodes.meeting import Meet, Met, meet
 from lsv.processes.peer import Peer
 from lsv.testing.fakes.engine import engine_config
+from suite.waiting import until
 
 from .machines import HERE, KEY, find_port
 
@@ -51,12 +52,20 @@ async def reception(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Engin
 
 
 def ask(config: EngineConfig, start: str, key: str = KEY) -> Peer[Meet, Met]:
-    assert config.replica_nodes is not None
-    end = socket.create_connection((HERE, config.replica_nodes.port), SOON)
-    introduce(end, key.encode(), MEETING)
-    peer: Peer[Meet, Met] = Peer(end, Met)
+    peer: Peer[Meet, Met] = Peer(connect(config, key), Met)
     peer.send(Meet(start, "ranks", 0, 2, "here"))
     return peer
+
+
+def connect(config: EngineConfig, key: str = KEY) -> socket.socket:
+    assert config.replica_nodes is not None
+    end = socket.create_connection((HERE, config.replica_nodes.port), SOON)
+    try:
+        introduce(end, key.encode(), MEETING)
+    except OtherKey:
+        end.close()
+        raise
+    return end
 
 
 async def test_all_of_a_group_are_told_how_the_others_are_reached(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,6 +103,14 @@ async def test_who_has_no_part_in_this_start_is_sent_away(monkeypatch: pytest.Mo
         await asyncio.to_thread(waiting.receive, SOON)
     for peer in (stale, waiting):
         peer.channel.close()
+
+
+async def test_who_says_nothing_is_sent_away_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with reception(monkeypatch) as configs:
+        silent = await asyncio.to_thread(connect, configs[0])
+        await until(lambda: "Rendezvous.receive" in str(asyncio.all_tasks()))
+    with silent:
+        assert await asyncio.to_thread(silent.recv, 1) == b""
 
 
 class Starts:

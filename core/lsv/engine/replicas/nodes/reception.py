@@ -108,7 +108,7 @@ class Reception:
 
     async def _receive_all(self) -> None:
         while True:
-            guest = await asyncio.to_thread(self._door.wait)
+            guest = await self._next_guest()
             if guest is None:
                 continue
             if guest.purpose is None:
@@ -121,6 +121,17 @@ class Reception:
                 self._replicas[guest.purpose].connect(guest)
             else:
                 guest.end.close()
+
+    async def _next_guest(self) -> Guest | None:
+        """As ``Door.wait``. A guest that comes while this is cancelled is sent away."""
+        waiting = asyncio.create_task(asyncio.to_thread(self._door.wait))
+        try:
+            return await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            late = await waiting
+            if late is not None:
+                late.end.close()
+            raise
 
     async def _give_up_late(self) -> None:
         """A server that has never been whole does not wait for ever."""

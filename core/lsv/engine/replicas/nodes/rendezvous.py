@@ -44,6 +44,9 @@ class Rendezvous:
         except (EOFError, OSError, ValueError, LsvError):
             line.close()
             return
+        except asyncio.CancelledError:
+            line.close()
+            raise
         if said.start != self._gang.meeting:
             line.close()
             return
