@@ -134,6 +134,8 @@ class Server:
             connection.abort()
         await _within(LAST_WORDS_SECONDS, self._api.traffic.idle())
         self._api.templates.close()
+        if not self._api.traffic.running:  # what still runs counts its tokens
+            self._api.quotas.buckets.close()
         await server.after_stop()
         Sanic.unregister_app(self._app)
 

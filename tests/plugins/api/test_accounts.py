@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -69,13 +70,22 @@ def test_a_wrong_file_is_refused_by_name(tmp_path: Path, text: str, message: str
     assert error.value.param == "api_accounts"
 
 
-def quotas(**bounds: float) -> tuple[Quotas, Account, FakeClock]:
-    account, clock = Account(name="a", **bounds), FakeClock()
-    clock.advance(1000.0)
-    return Quotas(Accounts([account]), now=clock), account, clock
+@pytest.fixture
+def quotas() -> Iterator[Callable[..., tuple[Quotas, Account, FakeClock]]]:
+    made: list[Quotas] = []
+
+    def make_quotas(**bounds: float) -> tuple[Quotas, Account, FakeClock]:
+        account, clock = Account(name="a", **bounds), FakeClock()
+        clock.advance(1000.0)
+        made.append(Quotas(Accounts([account]), now=clock))
+        return made[-1], account, clock
+
+    yield make_quotas
+    for one in made:
+        one.buckets.close()
 
 
-def test_requests_come_back_with_time():
+def test_requests_come_back_with_time(quotas):
     bounds, account, clock = quotas(requests_per_minute=3)
     for _ in range(3):
         bounds.start(account)
@@ -89,7 +99,7 @@ def test_requests_come_back_with_time():
         bounds.start(account)
 
 
-def test_a_refused_request_uses_nothing():
+def test_a_refused_request_uses_nothing(quotas):
     bounds, account, clock = quotas(requests_per_minute=2, tokens_per_minute=60)
     bounds.start(account)
     bounds.count_tokens(account, 100)
@@ -100,7 +110,7 @@ def test_a_refused_request_uses_nothing():
     bounds.start(account)
 
 
-def test_tokens_are_paid_back_before_the_next_request():
+def test_tokens_are_paid_back_before_the_next_request(quotas):
     bounds, account, clock = quotas(tokens_per_minute=60, tokens_per_day=1000)
     bounds.start(account)
     bounds.count_tokens(account, 90)
@@ -115,7 +125,7 @@ def test_tokens_are_paid_back_before_the_next_request():
         bounds.start(account)
 
 
-def test_headers_tell_the_tightest_bound():
+def test_headers_tell_the_tightest_bound(quotas):
     bounds, account, _ = quotas(requests_per_minute=10, tokens_per_minute=600, tokens_per_day=500)
     bounds.start(account)
     bounds.count_tokens(account, 100)
@@ -145,6 +155,15 @@ def test_processes_share_their_buckets():
     assert mine.use(1, 0.0, capacity=0.0, rate=0.0, now=1.0) == -6000.0
     assert mine.use(0, 0.0, capacity=5.0, rate=0.0, now=1.0) == 5.0
     mine.close()
+
+
+async def test_a_server_that_ends_closes_its_buckets(start):
+    site = await start()
+    buckets = site.app.ctx.api.quotas.buckets
+    assert buckets.fileno() > 0
+    await site.stop()
+    with pytest.raises(ValueError, match="closed file"):
+        buckets.fileno()
 
 
 def test_nothing_is_left_behind():
