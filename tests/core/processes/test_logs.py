@@ -31,6 +31,8 @@ def own_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     kept = root.handlers[:], root.level, ours.handlers[:], ours.level, ours.propagate
     root.handlers.clear()
     yield
+    for handler in {*root.handlers, *ours.handlers} - {*kept[0], *kept[2]}:
+        handler.close()
     root.handlers[:], root.level, ours.handlers[:], ours.level, ours.propagate = kept
 
 

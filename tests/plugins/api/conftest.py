@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import cached_property
 from typing import Any
 
 import httpx2
@@ -38,11 +39,13 @@ class Site:
 
     async def stop(self) -> None:
         await self.http.aclose()
+        if "openai" in vars(self):
+            await self.openai.close()
         self.server.stop()
         self.server.stop()
         await asyncio.wait([self.task])
 
-    @property
+    @cached_property
     def openai(self) -> openai.AsyncOpenAI:
         return openai.AsyncOpenAI(base_url=f"{self.server.address}/v1", api_key="EMPTY", max_retries=0)
 

@@ -378,11 +378,14 @@ def test_what_begins_too_late_says_nothing_of_a_producer(open_exchange, port):
 
 def test_closing_breaks_off_what_is_under_way(open_exchange, port):
     producer, consumer = open_exchange("p", port=port), open_exchange("c")
-    producer.expect(KEYS[0])
-    threading.Timer(0.1, consumer.close).start()
+    producer.promise(KEYS)
+    came = fetch_beside(consumer, port, *KEYS, seconds=60)
+    assert producer._server is not None
+    wait_until(lambda: KEYS[0] in producer._server.coming._news)
     began = time.monotonic()
+    consumer.close()
     with pytest.raises(TransferFailed, match=r"broke off|this engine ends|does not answer"):
-        fetch(consumer, port, *KEYS, seconds=60)
+        raise came()
     assert time.monotonic() - began < 4
     with pytest.raises(TransferFailed, match="this engine ends"):
         fetch(consumer, port, *KEYS)
@@ -391,11 +394,19 @@ def test_closing_breaks_off_what_is_under_way(open_exchange, port):
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 400 Bad Request\r\n"])
 def test_who_is_silent_or_something_else_holds_nobody_up(said, open_exchange, port):
     consumer = open_exchange("c")
-    with socket.create_server(("127.0.0.1", port)) as listener:
-        threading.Thread(target=lambda: listener.accept()[0].sendall(said) or time.sleep(1), daemon=True).start()
+    over = threading.Event()
+
+    def answer(listener: socket.socket) -> None:
+        with listener.accept()[0] as end:
+            end.sendall(said)
+            over.wait(10)
+
+    with socket.create_server(("127.0.0.1", port)) as listener, ThreadPoolExecutor(1) as pool:
+        pool.submit(answer, listener)
         began = time.monotonic()
         with pytest.raises(TransferFailed):
             fetch(consumer, port, *KEYS, seconds=0.2)
+        over.set()
         assert time.monotonic() - began < 4
 
 
