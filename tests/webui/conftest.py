@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -121,12 +122,19 @@ class Pages:
 
         if (server, key) not in self._started:
             options = PageOptions(server=server, port=free_port(), api_key=key)
-            self._started[server, key] = address(options.host, options.port), launch(options)
+            with ThreadPoolExecutor(1) as pool:
+                page = pool.submit(asyncio.run, _call(launch, options)).result()
+            self._started[server, key] = address(options.host, options.port), page
         return self._started[server, key][0]
 
     def close(self) -> None:
         for _, page in self._started.values():
             page.close(verbose=False)
+
+
+async def _call(launch: Callable[[PageOptions], Any], options: PageOptions) -> Any:
+    """Within an event loop: Gradio makes some of its own where there is none, and never closes them."""
+    return launch(options)
 
 
 @pytest.fixture(scope="session")

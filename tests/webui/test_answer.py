@@ -24,6 +24,22 @@ pytestmark = pytest.mark.xdist_group("webui")
 BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "Why is the sky blue?"}]}
 
 
+MADE: list[Api] = []
+
+
+@pytest.fixture(autouse=True)
+async def close_apis() -> AsyncIterator[None]:
+    """Close what ``connect`` has made."""
+    yield
+    while MADE:
+        await MADE.pop().close()
+
+
+def connect(server: str, key: str | None = None) -> Api:
+    MADE.append(Api(server, key))
+    return MADE[-1]
+
+
 async def answered(api: Api, body: dict[str, Any] = BODY, key: str | None = None) -> Message:
     message = Message(role="assistant")
     async for _ in write(api, body, message, asyncio.Event(), key):
@@ -42,7 +58,7 @@ async def aborted(api, before: int) -> None:
 
 async def test_an_answer_has_its_text_and_figures(api) -> None:
     api.engine.pace = 0.005
-    message = await answered(Api(api.url))
+    message = await answered(connect(api.url))
     assert message.text == api.engine.answer
     assert message.error == ""
     assert message.note.startswith("first token ")
@@ -51,18 +67,18 @@ async def test_an_answer_has_its_text_and_figures(api) -> None:
 
 async def test_an_empty_answer_says_so(api) -> None:
     api.engine.answer = ""
-    assert (await answered(Api(api.url))).note == "an empty answer"
+    assert (await answered(connect(api.url))).note == "an empty answer"
 
 
 async def test_a_cut_answer_says_so(api) -> None:
-    message = await answered(Api(api.url), {**BODY, "max_tokens": 3})
+    message = await answered(connect(api.url), {**BODY, "max_tokens": 3})
     assert message.note.endswith("cut off at the length limit")
 
 
 async def test_stopping_aborts_the_request(api) -> None:
     api.engine.pace, api.engine.answer = 0.01, "word " * 500
     message, stop, before = Message(role="assistant"), asyncio.Event(), len(api.engine.aborted)
-    async for _ in write(Api(api.url), {**BODY, "max_tokens": 400}, message, stop):
+    async for _ in write(connect(api.url), {**BODY, "max_tokens": 400}, message, stop):
         if message.text:
             stop.set()
     assert 0 < len(message.text) < 400
@@ -81,7 +97,7 @@ async def test_stopping_ends_a_wait_for_the_first_token(api) -> None:
         stop.set()
 
     stopping = asyncio.create_task(stop_once_asked())
-    async for _ in write(Api(api.url), BODY, message, stop):
+    async for _ in write(connect(api.url), BODY, message, stop):
         pass
     await stopping
     assert (message.text, message.note, message.error) == ("", "stopped", "")
@@ -91,37 +107,37 @@ async def test_stopping_ends_a_wait_for_the_first_token(api) -> None:
 async def test_slow_drawing_does_not_slow_the_figures(api) -> None:
     api.engine.pace, api.engine.answer = 0.002, "x" * 100
     message = Message(role="assistant")
-    async for _ in write(Api(api.url), BODY, message, asyncio.Event()):
+    async for _ in write(connect(api.url), BODY, message, asyncio.Event()):
         await asyncio.sleep(0.3)
     speed = float(message.note.split(" · ")[1].split()[0])
     assert 30 < speed < 600
 
 
 async def test_errors_are_plain(api, locked) -> None:
-    wrong = await answered(Api(locked.url, "wrong"))
+    wrong = await answered(connect(locked.url, "wrong"))
     assert wrong.error == "The server asks for another API key. Enter yours under Settings."
-    long = await answered(Api(api.url), {"messages": [{"role": "user", "content": "x" * 2000}]})
+    long = await answered(connect(api.url), {"messages": [{"role": "user", "content": "x" * 2000}]})
     assert long.error.startswith("This conversation is too long for the model.")
     assert "512" in long.error
     api.engine.failure = LsvError("the row was not finite")
-    broken = await answered(Api(api.url))
+    broken = await answered(connect(api.url))
     assert "not finite" in broken.error
 
 
 async def test_a_visitors_key_stands_in_for_the_pages(locked) -> None:
     with pytest.raises(Unauthorized):
-        await Api(locked.url).models()
-    assert [model.name for model in await Api(locked.url, "wrong").models("correct-key")] == ["fake"]
+        await connect(locked.url).models()
+    assert [model.name for model in await connect(locked.url, "wrong").models("correct-key")] == ["fake"]
 
 
 async def test_nobody_there() -> None:
     with pytest.raises(Unavailable, match=r"No server answers at http://127\.0\.0\.1:9\. Start one with: lsv serve"):
-        await Api("http://127.0.0.1:9").models()
+        await connect("http://127.0.0.1:9").models()
 
 
 async def test_media_are_refused_plainly(api) -> None:
     part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
-    message = await answered(Api(api.url), {"messages": [{"role": "user", "content": [part]}]})
+    message = await answered(connect(api.url), {"messages": [{"role": "user", "content": [part]}]})
     assert message.error
     assert "{" not in message.error
 
@@ -130,7 +146,7 @@ async def test_what_the_server_can_do(api) -> None:
     document = {"paths": {"/v1/audio/transcriptions": {}}, "components": {"schemas": {"ChatRequest": {}}}}
     assert Abilities.of(document) == Abilities(transcribes=True, structures=False)
     assert Abilities.of({}) == Abilities()
-    assert isinstance((await Api(api.url).abilities()).structures, bool)
+    assert isinstance((await connect(api.url).abilities()).structures, bool)
 
 
 async def test_a_schema_entered_for_another_server_is_left_out(api) -> None:
@@ -140,7 +156,7 @@ async def test_a_schema_entered_for_another_server_is_left_out(api) -> None:
     chat, values = Chat(), ["fake", "", "", '{"type": "object"}', [], False, *[""] * len(NUMBERS)]
     chat.ask("Hello")
     window: Any = SimpleNamespace(session_hash="a")
-    async for _ in ChatTab(Api(api.url)).answer(window, "", chat, *values):
+    async for _ in ChatTab(connect(api.url)).answer(window, "", chat, *values):
         pass
     assert (chat.messages[-1].text, chat.messages[-1].error) == (api.engine.answer, "")
 
@@ -176,7 +192,7 @@ def test_refusals_are_words_and_no_markup(status: int, body: bytes, kind: type[L
 
 async def test_no_field_of_the_api_is_named(api) -> None:
     """A visitor can't set one."""
-    long = await answered(Api(api.url), {"messages": [{"role": "user", "content": "x" * 2000}]})
+    long = await answered(connect(api.url), {"messages": [{"role": "user", "content": "x" * 2000}]})
     assert "truncate_prompt_tokens" not in long.error
     assert "start a new chat" in long.error
 
@@ -190,7 +206,7 @@ def stand_in() -> Iterator[StandIn]:
 
 async def test_an_answer_that_is_cut_short_says_so_and_keeps_what_came(stand_in) -> None:
     stand_in.cut = 2
-    message = await answered(Api(stand_in.url))
+    message = await answered(connect(stand_in.url))
     assert message.text == "I see"
     assert message.error == "The connection to the server broke off before the answer was complete. Ask again."
 
@@ -210,7 +226,7 @@ async def test_a_stream_without_its_end_was_cut(last: list[str]) -> None:
 async def test_another_openai_compatible_server_will_do() -> None:
     """One whose /health has an empty body, and which does not describe itself."""
     server = StandIn({"m": None}, lsv=False)
-    api = Api(server.url)
+    api = connect(server.url)
     assert await api.health() == {"status": "ready", "models": []}
     assert await api.abilities() == Abilities()
     assert (await answered(api)).text == server.answer
@@ -224,7 +240,7 @@ async def test_another_openai_compatible_server_will_do() -> None:
 async def test_thinking_counts_but_is_no_part_of_the_answer(stand_in, field: str) -> None:
     stand_in.answer = [{"role": "assistant", "content": ""}, {field: "Well"}, {field: " …"}, {"content": "Yes."}]
     stand_in.pace = 0.06
-    message = await answered(Api(stand_in.url))
+    message = await answered(connect(stand_in.url))
     assert (message.thinking, message.text) == ("Well …", "Yes.")
     assert 0.04 < message.thinking_seconds < 60
     assert "tok/s" in message.note
@@ -232,7 +248,7 @@ async def test_thinking_counts_but_is_no_part_of_the_answer(stand_in, field: str
 
 async def test_thinking_between_tags_is_told_apart(stand_in) -> None:
     stand_in.answer = "<think>\nA cat?\n</think>\n\nA cat."
-    message = await answered(Api(stand_in.url))
+    message = await answered(connect(stand_in.url))
     assert (message.thinking, message.text) == ("A cat?", "A cat.")
 
 
@@ -259,7 +275,7 @@ async def test_tool_calls_are_put_together(stand_in) -> None:
         {"index": 1, "id": "b", "type": "function", "function": {"name": "go", "arguments": "{}"}},
     ]
     stand_in.answer = [{"tool_calls": [piece]} for piece in pieces]
-    message = await answered(Api(stand_in.url))
+    message = await answered(connect(stand_in.url))
     assert message.calls == [
         ToolCall(id="a", name="look", arguments='{"at": 1}'),
         ToolCall(id="b", name="go", arguments="{}"),

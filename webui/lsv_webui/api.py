@@ -81,6 +81,10 @@ class Api:
         # Straight to the server: a proxy from the environment is for the internet, which the page never calls.
         self._http = httpx2.AsyncClient(base_url=server, timeout=_STATUS_SECONDS, trust_env=False)
 
+    async def close(self) -> None:
+        """Close the connections to the server, in the event loop that made them."""
+        await self._http.aclose()
+
     async def models(self, key: str | None = None) -> list[Model]:
         """The server's models, in its order. Raises ``Unavailable`` where there is none."""
         found = _read_object(await self._get("/v1/models", key)).get("data")

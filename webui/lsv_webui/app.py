@@ -15,7 +15,6 @@ from lsv_webui.chat.tab import ChatTab
 from lsv_webui.chat.view import QUIET
 from lsv_webui.dashboard.tab import Dashboard
 from lsv_webui.endpoint import chat_endpoint
-from lsv_webui.options import PageOptions
 from lsv_webui.search import Search
 from lsv_webui.theme import OPENED, TOGGLE_MODE
 from lsv_webui.transcription import Transcription
@@ -28,9 +27,9 @@ UPLOADS_KEPT = (3600, 7 * 86400)
 BRAND = '<div class="lsv-brand"><b>lsv</b><span>your models, answering</span></div>'
 
 
-def build(options: PageOptions) -> gr.Blocks:
+def build(api: Api) -> gr.Blocks:
     """The page for a server, not yet listening."""
-    return Page(Api(options.server, options.api_key)).build()
+    return Page(api).build()
 
 
 class Page:

@@ -7,6 +7,8 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -39,10 +41,18 @@ def launch(options: PageOptions) -> gr.Blocks:
     """Serve the page from its own threads. Raises ``ConfigError`` when the address can't be used."""
     check_address(options.host, options.port)
     quieten()
+    from lsv_webui.api import Api
     from lsv_webui.app import build
     from lsv_webui.theme import HEAD, theme
 
-    page = build(options)
+    api = Api(options.server, options.api_key)
+
+    @asynccontextmanager
+    async def close_api(_: object) -> AsyncIterator[None]:
+        yield
+        await api.close()
+
+    page = build(api)
     page.queue(default_concurrency_limit=None)
     page.launch(
         server_name=options.host,
@@ -59,6 +69,7 @@ def launch(options: PageOptions) -> gr.Blocks:
         prevent_thread_lock=True,
         footer_links=[],
         max_file_size=MAX_FILE_SIZE,
+        app_kwargs={"lifespan": close_api},
     )
     return page
 
