@@ -29,6 +29,7 @@ class CodeProcess:
         kind = Kind(f"runs the checkpoint's {reference}", "lsv.remote_code.main", Reply, Terms(MEMORY, SECONDS, mode))
         self._process: SideProcess[Any, Any] = SideProcess(kind, Begin(folder, reference, code or folder))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="code")
+        self._closed = False
 
     def ask(self, command: Command) -> Any:
         """The reply. Raises ``CheckpointError`` for what the code raises, ``RequestFailed`` where it costs the process
@@ -40,11 +41,17 @@ class CodeProcess:
             raise RequestFailed(f"the checkpoint's own code {self._reference} was stopped: it {broken.how}") from None
 
     def close(self) -> None:
-        """End the process."""
+        """End the process; commands that wait fail. Returns at once, and may be called from any thread, and again."""
+        if self._closed:
+            return
+        self._closed = True
         self._process.kill()
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._thread.submit(self._process.end)  # after the command in progress, which fails now
+        self._thread.shutdown(wait=False)
 
     def _ask(self, command: Command) -> Any:
+        if self._closed:
+            raise RequestFailed(f"the process that runs the checkpoint's {self._reference} was closed")
         if not self._process.running:
             try:
                 self._process.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,6 +48,7 @@ class CodeBackend:
 
     def __init__(self, process: CodeProcess, described: Description) -> None:
         self._process, self._described = process, described
+        weakref.finalize(self, process.close).atexit = False  # by then the process ends with its thread
         self._ids = {piece: token for token, piece in enumerate(described.pieces) if piece}
         self._ids |= {one.content: one.id for one in described.added}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from lsv.remote_code.references import check_code, find_code
 from lsv.testing.tiny import tiny
 from lsv.text.detokenize import Detokenizer
 from lsv.text.tokenizer import Tokenizer
+from suite.waiting import wait_until
 
 TOKENIZER = '''
 import os, time
@@ -251,3 +253,12 @@ def test_a_config_that_fails_says_so(checkpoint: Path) -> None:
     with pytest.raises(LsvError, match=r"c\.Renamed failed: ValueError: no layers below zero"):
         code.ask(MakeConfig(b'{"depth": -1}'))
     code.close()
+
+
+def test_a_tokenizer_that_is_gone_leaves_no_process(tmp_path: Path) -> None:
+    found = Tokenizer.load(write_tokenizer(tmp_path), remote_code="auto")
+    child = found._backend._process._process._child
+    assert child.running
+    del found
+    gc.collect()
+    wait_until(lambda: not Path(f"/proc/{child.pid}").exists())  # it is no zombie, either
