@@ -14,8 +14,10 @@ import urllib.request
 import wave
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import openai
 import pytest
 
 from lsv.errors import ConfigError
@@ -79,12 +81,21 @@ class Server:
             for name, value in os.environ.items()
             if name in CHOSEN or not name.startswith(("LSV_", "VLLM_"))
         }
+        self._clients: dict[str, openai.OpenAI] = {}
         with log.open("wb") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    def client(self, **options: Any) -> openai.OpenAI:
+        """The official client with these options, one for all tests; ``stop`` closes it."""
+        key = repr(sorted(options.items()))
+        if key not in self._clients:
+            given = {"api_key": "EMPTY", "max_retries": 0, **options}
+            self._clients[key] = openai.OpenAI(base_url=f"{self.url}/v1", **given)
+        return self._clients[key]
 
     def get(self, path: str) -> tuple[int, bytes]:
         try:
@@ -108,6 +119,10 @@ class Server:
             time.sleep(0.1)
         raise AssertionError(f"the server was not ready in {seconds} s:\n{self.log.read_text()[-4000:]}")
 
+    def close_clients(self) -> None:
+        while self._clients:
+            self._clients.popitem()[1].close()
+
     def engine_pid(self) -> int:
         """The process that runs the model: the server's child whose command line names the engine loop."""
         for entry in Path("/proc").iterdir():
@@ -122,6 +137,7 @@ class Server:
         raise AssertionError("the server has no engine process")
 
     def stop(self, how: signal.Signals = signal.SIGTERM, seconds: float = 30.0) -> int:
+        self.close_clients()
         if self.process.poll() is None:
             self.process.send_signal(how)
         try:
@@ -155,6 +171,7 @@ def own_server(tmp_path: Path) -> Iterator[type[Server]]:
 
     yield Own
     for left in made:
+        left.close_clients()
         if left.process.poll() is None:
             left.process.kill()
             left.process.wait()

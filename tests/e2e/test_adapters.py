@@ -47,7 +47,7 @@ def adapting(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def client_of(server: Server) -> OpenAI:
-    return OpenAI(base_url=server.url + "/v1", api_key="EMPTY", max_retries=0)
+    return server.client()
 
 
 def post(server: Server, path: str, **body: object) -> tuple[int, str]:

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from openai import OpenAI
 
 pytestmark = pytest.mark.xdist_group("server")
 
@@ -31,8 +30,8 @@ def arguments(place: int) -> list[str]:
     return [*given, CONFIG, json.dumps({**said, "adaptive": False})]
 
 
-def answers(url: str) -> list[object]:
-    client = OpenAI(base_url=f"{url}/v1", api_key="none")
+def answers(server) -> list[object]:
+    client = server.client()
     found: list[object] = []
     for question in QUESTIONS:
         common = {"model": "lsv-demo", "prompt": question, "max_tokens": 40}
@@ -46,9 +45,9 @@ def answers(url: str) -> list[object]:
     return found
 
 
-def counted(url: str) -> int | None:
+def counted(server) -> int | None:
     """What the usage of an answer and of a stream says of its drafts."""
-    client = OpenAI(base_url=f"{url}/v1", api_key="none")
+    client = server.client()
     common = {"model": "lsv-demo", "prompt": QUESTIONS[2], "max_tokens": 40, "temperature": 0.0}
     whole = client.completions.create(**common).usage.completion_tokens_details
     *_, last = client.completions.create(**common, stream=True, stream_options={"include_usage": True})
@@ -65,10 +64,10 @@ def counted(url: str) -> int | None:
 def test_the_command(own_server, server) -> None:
     drafting = own_server(*arguments(0))
     drafting.wait_until_ready()
-    assert answers(drafting.url) == answers(server.url)
-    assert counted(server.url) is None
+    assert answers(drafting) == answers(server)
+    assert counted(server) is None
     assert b"spec_decode" not in server.get("/metrics")[1]
-    assert counted(drafting.url) > 0
+    assert counted(drafting) > 0
     counts = drafting.get("/metrics")[1].decode()
     (drafts,) = re.findall(r'^vllm:spec_decode_num_draft_tokens_total\{.*model_name="lsv-demo"\} (\S+)$', counts, re.M)
     assert float(drafts) > 0
@@ -88,7 +87,7 @@ def test_the_single_options_mean_the_same(own_server, server) -> None:
         *("--ngram-prompt-lookup-min", "1", "--speculative-disable-by-batch-size", "8"),
     )
     drafting.wait_until_ready()
-    assert answers(drafting.url) == answers(server.url)
+    assert answers(drafting) == answers(server)
     assert b"spec_decode_num_drafts_total" in drafting.get("/metrics")[1]
 
 
@@ -96,7 +95,7 @@ def test_the_single_options_mean_the_same(own_server, server) -> None:
 def test_heads_draft_for_the_demo(own_server, server) -> None:
     drafting = own_server(*arguments(1))
     drafting.wait_until_ready()
-    assert answers(drafting.url) == answers(server.url)
+    assert answers(drafting) == answers(server)
     counts = drafting.get("/metrics")[1].decode()
     (accepted,) = re.findall(
         r'^vllm:spec_decode_num_accepted_tokens_total\{engine="0",model_name="lsv-demo"\} (\S+)$', counts, re.M

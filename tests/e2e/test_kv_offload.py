@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import OpenAI
 
 from lsv import LLM, SamplingParams
 from lsv.errors import ConfigError
@@ -214,7 +213,7 @@ def test_a_server_that_was_killed_answers_from_files(own_server, tmp_path):
     text = " ".join(f"Number {number} lives in house {number * 7}." for number in range(40))
 
     def ask(server, **more) -> tuple[str, int]:
-        client = OpenAI(base_url=server.url + "/v1", api_key="EMPTY", max_retries=0)
+        client = server.client()
         answer = client.completions.create(
             model="lsv-demo", prompt=text, max_tokens=8, temperature=0, extra_body=more or None
         )

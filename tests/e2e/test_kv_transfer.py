@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import BadRequestError, OpenAI
+from openai import BadRequestError
 
 from lsv import LLM, SamplingParams
 from lsv.processes.ports import free_port
@@ -162,7 +162,7 @@ def wait_for(client: Any, true: Callable[[], bool]) -> None:
 
 
 def ask(server: Any, text: str, **more: Any) -> tuple[str, int, dict[str, Any]]:
-    client = OpenAI(base_url=server.url + "/v1", api_key="EMPTY", max_retries=0)
+    client = server.client()
     said = client.completions.create(
         model="lsv-demo", prompt=text, max_tokens=more.pop("max_tokens", 8), temperature=0,
         extra_body={"kv_transfer_params": more} if more else None,

@@ -25,7 +25,7 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     running = Server(folder / "log", str(folder / "model"), "--served-model-name", "m", "--max-model-len", "448")
     try:
         running.wait_until_ready()
-        yield openai.OpenAI(base_url=f"{running.url}/v1", api_key="EMPTY", max_retries=0)
+        yield running.client()
     finally:
         running.stop()
 

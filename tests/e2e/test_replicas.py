@@ -59,7 +59,7 @@ def states(server) -> list[str]:
 
 
 def open_client(server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0, timeout=150)
+    return server.client(timeout=150)
 
 
 def ask(client: openai.OpenAI, tokens: int) -> str:

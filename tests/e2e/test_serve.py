@@ -18,7 +18,7 @@ pytestmark = pytest.mark.xdist_group("server")
 
 
 def client_of(server, **options) -> OpenAI:
-    return OpenAI(base_url=server.url + "/v1", api_key="EMPTY", max_retries=0, **options)
+    return server.client(**options)
 
 
 def ask(text: str) -> list[dict[str, str]]:

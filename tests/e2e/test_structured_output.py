@@ -30,7 +30,7 @@ FORMAT = {"type": "json_schema", "json_schema": {"name": "person", "schema": PER
 
 
 def client_of(server) -> OpenAI:
-    return OpenAI(base_url=server.url + "/v1", api_key="EMPTY", max_retries=0)
+    return server.client()
 
 
 def ask(server, extra: dict[str, Any] | None = None, **options: Any) -> Any:

@@ -48,7 +48,7 @@ def serve(tmp_path_factory: pytest.TempPathFactory, *arguments: str) -> Iterator
     running = Server(log, "lsv-demo", *common, "--dtype", "float32", *arguments)
     try:
         running.wait_until_ready()
-        yield OpenAI(base_url=running.url + "/v1", api_key="EMPTY", max_retries=0)
+        yield running.client()
     finally:
         running.stop()
 

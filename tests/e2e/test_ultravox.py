@@ -26,7 +26,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
     )  # fmt: skip
     try:
         running.wait_until_ready()
-        yield openai.OpenAI(base_url=f"{running.url}/v1", api_key="EMPTY", max_retries=0)
+        yield running.client()
     finally:
         running.stop()
 

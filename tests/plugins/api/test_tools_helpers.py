@@ -30,7 +30,8 @@ ASKED = {
 @pytest.fixture
 async def client(start):
     site = await start(FakeClient(answer=CALL), names=("m",), tool_call_parser="hermes")
-    return OpenAI(base_url=f"{site.server.address}/v1", api_key="EMPTY", max_retries=0)
+    with OpenAI(base_url=f"{site.server.address}/v1", api_key="EMPTY", max_retries=0) as client:
+        yield client
 
 
 @pytest.mark.row("F-175")

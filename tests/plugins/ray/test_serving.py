@@ -109,6 +109,7 @@ def serve(own_cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Server
 
     yield start
     for left in made:
+        left.client.close()
         left.process.kill()
         left.process.wait()
 
