@@ -15,6 +15,7 @@ import pytest
 from lsv import LLM, SamplingParams
 from lsv.errors import ConfigError
 from lsv.testing.tiny import tiny
+from suite.waiting import wait_until
 
 from .conftest import EIGHT_BITS
 
@@ -209,7 +210,9 @@ def test_what_can_not_be_done_is_refused_by_name(options, said):
 
 @pytest.mark.row("F-750", "F-751")
 def test_a_server_that_was_killed_answers_from_files(own_server, tmp_path):
-    arguments = ("lsv-demo", "--kv-offload-path", str(tmp_path / "kept"), "--kv-offloading-size", "0.1")
+    block = 16
+    kept = ("--kv-offload-path", str(tmp_path / "kept"), "--kv-offloading-size", "0.1", "--block-size", str(block))
+    arguments = ("lsv-demo", *kept)
     text = " ".join(f"Number {number} lives in house {number * 7}." for number in range(40))
 
     def ask(server, **more) -> tuple[str, int]:
@@ -223,6 +226,7 @@ def test_a_server_that_was_killed_answers_from_files(own_server, tmp_path):
     first.wait_until_ready()
     said, cached = ask(first)
     assert cached == 0
+    wait_until(lambda: len(list((tmp_path / "kept").rglob("*-0"))) * block > 200)
     first.stop(signal.SIGKILL)
     second = own_server(*arguments)
     second.wait_until_ready()

@@ -600,7 +600,7 @@ async def test_all_clients_know_that_the_engine_sleeps(start: Start):
     with pytest.raises(Unavailable, match="put to sleep"):
         await running
     for one in (client, other):
-        assert one.status.state == "sleeping"
+        await wait_for(lambda one=one: one.status.state == "sleeping")
         assert one.status.stage == "weights, kv_cache"
         with pytest.raises(Unavailable, match="wake it up"):
             await answer(one, [1], greedy())
@@ -608,7 +608,7 @@ async def test_all_clients_know_that_the_engine_sleeps(start: Start):
     await late.start()
     await wait_for(lambda: late.status.state == "sleeping")
     await client.wake_up(["weights"])
-    assert other.status.stage == "kv_cache"
+    await wait_for(lambda: other.status.stage == "kv_cache")
     await client.wake_up()
     await wait_for(lambda: late.status.state == "ready")
     assert await answer(other, [1, 2], greedy()) == expected([1, 2], 8)
