@@ -8,15 +8,20 @@ import pytest
 
 from lsv.engine.engine import Engine
 from suite import heap
-from suite.heap import ENGINES, IMPORTS, Heap
+from suite.heap import IMPORTS, Heap
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is asked of the collector, which always finds one engine."""
+def found() -> list[object]:
+    """The objects that the collector finds."""
+    return ["a thing"]
+
+
+@pytest.fixture
+def calls(found: list[object], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is asked of the collector."""
     calls: list[str] = []
-    found = [object.__new__(Engine), "another thing"]
-    collector = {name: lambda name=name: calls.append(name) for name in ("collect", "freeze", "unfreeze")}
+    collector = {name: lambda name=name: calls.append(name) for name in ("collect", "freeze")}
     monkeypatch.setattr(heap, "gc", SimpleNamespace(**collector, get_objects=lambda: found))
     return calls
 
@@ -39,8 +44,11 @@ def test_objects_are_frozen_again_once_much_was_imported(calls: list[str], monke
     assert calls == ["collect", "freeze"] * 2
 
 
-def test_frozen_engines_do_not_pile_up(calls: list[str]) -> None:
+def test_nothing_is_frozen_while_an_engine_is_open(calls: list[str], found: list[object]) -> None:
     objects = Heap()
-    for _ in range(ENGINES + 1):
-        objects.freeze()
-    assert calls == ["collect", "freeze"] * ENGINES + ["unfreeze", "collect", "freeze"]
+    found.append(object.__new__(Engine))
+    objects.freeze()
+    assert calls == ["collect"]
+    found.pop()
+    objects.freeze()
+    assert calls == ["collect", "collect", "freeze"]

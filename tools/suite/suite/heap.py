@@ -13,8 +13,6 @@ from lsv.engine.engine import Engine
 
 IMPORTS = 20
 """Freezing pays after this many imports of modules."""
-ENGINES = 8
-"""So many frozen engines, of 12 to 16 MiB each, are worth a collection among all objects, which takes 0.4 seconds."""
 
 
 class Heap:
@@ -22,16 +20,15 @@ class Heap:
 
     def __init__(self) -> None:
         self._modules = 0
-        self._engines = 0
-        """How many engines were open when objects were frozen: once closed, they are garbage that is never found."""
 
     def freeze(self) -> None:
-        """Collect garbage, and exempt all that is left from later collections."""
-        if self._engines >= ENGINES:
-            gc.unfreeze()
-            self._engines = 0
+        """Collect garbage, and exempt all that is left from later collections.
+
+        Nothing is frozen while an engine is open: once closed it is garbage, and must be found with all its memory.
+        """
         gc.collect()
-        self._engines += sum(type(thing) is Engine for thing in gc.get_objects())
+        if any(type(thing) is Engine for thing in gc.get_objects()):
+            return
         gc.freeze()
         self._modules = len(sys.modules)
 
