@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
+from typing import Any
 
 from lsv.testing.fakes.client import FakeClient
 from lsv_parsers.plugin import lsv_reasoning_parsers, lsv_tool_parsers
@@ -26,7 +27,9 @@ async def test_commands(start, capsys):
     site = await start(Answering(), names=("Qwen/Qwen3-8B",), tool_call_parser="hermes")
     code = "\n".join(re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL))
     program = compile(code.replace("http://localhost:8000", site.server.address), "tools.md", "exec")
-    await asyncio.to_thread(exec, program, {})
+    names: dict[str, Any] = {}
+    await asyncio.to_thread(exec, program, names)
+    names["client"].close()
     shown = capsys.readouterr().out
     assert "It is sunny." in shown
     assert "0 get_weather" in shown
