@@ -1,4 +1,4 @@
-"""Ports that are free, and stay so until somebody listens."""
+"""A free port stays free until a server listens on it."""
 
 from __future__ import annotations
 

@@ -62,8 +62,8 @@ def leaky_products() -> Iterator[_Leaky]:
     """Within it, torch multiplies bfloat16 of an odd inner size as it does with AMX: a row that is not finite spoils
     the row before it.
 
-    It assumes more harm than was seen: any element of a row counts, in any product, and the last row of a matrix of a
-    batch lies before the first row of the next one.
+    It is harsher than AMX, which reads only the first element of the next row: here any element of a row counts, also
+    across the matrices of a batch.
     """
     with _Leaky() as mode:
         yield mode

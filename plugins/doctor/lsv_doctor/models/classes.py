@@ -65,7 +65,7 @@ def _read(row: Mapping[str, Any]) -> Class:
 
 
 def write_classes(classes: Iterable[Class], release: str, path: Path = TABLE) -> None:
-    """Write the table; ``release`` is that of transformers, such as 5.24."""
+    """Write the table. ``release`` names the transformers that checked it, such as 5.24."""
     lines = [f"# transformers {release}", "\t".join(Class.__struct_fields__)]
     lines += ["\t".join(_cell(getattr(one, name)) for name in one.__struct_fields__) for one in classes]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
