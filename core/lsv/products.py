@@ -1,9 +1,8 @@
 """Matrix products in which no row affects another, whatever the row holds.
 
-With AMX, torch multiplies bfloat16 in pairs of inner elements. Where their number is odd, the last pair of a row reads
-the first element of the next row and multiplies it by zero: a NaN or an infinity there makes the row NaN, too. These
-functions pad an odd inner size with a zero, so that the NaN of one request stays in its own rows. Other dtypes and even
-sizes go straight to torch.
+On processors with AMX, torch's product of bfloat16 with an odd inner size lets a NaN or an infinity in a row of the
+left operand reach the row before it. Even sizes and other dtypes do not have this fault. These functions pad an odd
+inner size with a zero, so that the NaN of one request stays in its own rows.
 
 Use them wherever the rows of the left operand may belong to different requests, or may be padding.
 """

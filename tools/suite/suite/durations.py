@@ -2,7 +2,7 @@
 
     make durations    run the fast tests and write down what they took
 
-They count setup, call and teardown, on an idle machine with as many workers as cores.
+Seconds count setup, call and teardown, on an idle machine with as many workers as cores.
 """
 
 from __future__ import annotations

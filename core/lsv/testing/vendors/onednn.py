@@ -62,8 +62,7 @@ def leaky_products() -> Iterator[_Leaky]:
     """Within it, torch multiplies bfloat16 of an odd inner size as it does with AMX: a row that is not finite spoils
     the row before it.
 
-    It is harsher than AMX, which reads only the first element of the next row: here any element of a row counts, also
-    across the matrices of a batch.
+    It may be harsher than AMX: any element of a row counts, also across the matrices of a batch.
     """
     with _Leaky() as mode:
         yield mode
