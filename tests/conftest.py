@@ -121,17 +121,18 @@ def imported_objects() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def engine_for() -> Iterator[Engines]:
-    """Engines that the module's tests share: ``engine_for(checkpoint, **options)``, see ``Engines``."""
+def module_engines() -> Iterator[Engines]:
+    """The engines of ``engine_for``."""
     engines = Engines()
     yield engines
     engines.close()
 
 
-@pytest.fixture(autouse=True)
-def idle_engines(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test that leaves a request in a shared engine, or loses a block, fails."""
-    engines = request.getfixturevalue("engine_for") if "engine_for" in request.fixturenames else None
-    yield
-    if engines is not None:
-        engines.check()
+@pytest.fixture
+def engine_for(module_engines: Engines) -> Iterator[Engines]:
+    """Engines that the module's tests share: ``engine_for(checkpoint, **options)``, see ``Engines``.
+
+    A test that leaves a request in a shared engine, or loses a block, fails.
+    """
+    yield module_engines
+    module_engines.check()

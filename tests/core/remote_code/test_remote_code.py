@@ -261,4 +261,4 @@ def test_a_tokenizer_that_is_gone_leaves_no_process(tmp_path: Path) -> None:
     assert child.running
     del found
     gc.collect()
-    wait_until(lambda: not Path(f"/proc/{child.pid}").exists())  # it is no zombie, either
+    wait_until(lambda: not Path(f"/proc/{child.pid}").exists())  # not even as a zombie
