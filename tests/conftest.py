@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from suite import durations
-from suite.engines import Engines
-from suite.heap import Heap
-from suite.order import ModuleScheduling, put_longest_first
-
 # Triton's interpreter multiplies with numpy, and OpenBLAS's kernels for AVX2 give a row other bits at another place in
-# a matrix, which no GPU does. Its kernels for AVX do not; numpy, which torch brings, reads this when it is imported.
+# a matrix, which no GPU does. Its kernels for AVX do not; numpy reads this when it is imported, by torch at the latest.
 os.environ["OPENBLAS_CORETYPE"] = "Sandybridge"
 
 import torch
 
 from lsv.plugins import packages
+from suite import durations
+from suite.engines import Engines
+from suite.heap import Heap
+from suite.order import ModuleScheduling, put_longest_first
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
