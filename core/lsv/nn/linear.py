@@ -63,7 +63,8 @@ class Column(nn.Module):
 class Row(nn.Module):
     """A linear layer split over the ranks by inputs, whose results are summed: x [..., share] -> [..., outputs].
 
-    ``reads`` = (start, stop) are this rank's inputs. ``reduce=False`` leaves the sum to the caller.
+    ``reads`` = (start, stop) are this rank's inputs. ``reduce=False`` leaves the sum to the caller; the first rank's
+    result then contains the bias.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Row(nn.Module):
     ) -> None:
         super().__init__()
         self.communicator = w.communicator if reduce else None
-        add_after = bias and w.communicator is not None
+        add_after = bias and self.communicator is not None
         part = Part(name, outputs, 0, outputs)
         self.linear = w.linear("row", [part], inputs, reads=reads, bias=bias and not add_after, stored_bias=bias)
         self.bias = (w / name).take("bias", (outputs,)) if add_after else None

@@ -82,6 +82,21 @@ class GatedActivation(Bindable):
         return self.activate(gate) * up
 
 
+class ClampedGate(GatedActivation):
+    """``gate * sigmoid(alpha * gate) * (up + 1)``: x [..., 2 * size] -> [..., size]. Gate and up are first clamped to
+    ``limit`` from above, up to ``-limit`` from below too.
+    """
+
+    def __init__(self, dtype: torch.dtype, alpha: float, limit: float) -> None:
+        super().__init__("silu", dtype)
+        self.name, self.alpha, self.limit = "clamped_swiglu", alpha, limit
+
+    def reference(self, x: torch.Tensor) -> torch.Tensor:
+        gate, up = x.chunk(2, dim=-1)
+        gate, up = gate.clamp(max=self.limit), up.clamp(min=-self.limit, max=self.limit)
+        return gate * torch.sigmoid(gate * self.alpha) * (up + 1)
+
+
 class GatedMLP(Bindable):
     """``down(activation(gate(x)) * up(x))``: x [T, hidden] -> [T, hidden].
 

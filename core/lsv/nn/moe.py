@@ -168,9 +168,7 @@ class WeighedInputMoE(MoE):
 
 
 class PlainExpert(nn.Module):
-    """One without a gate: ``down(activation(up(x)))``, x [T, width] -> [T, width], the sum over the ranks left to the
-    caller. With ``bias``, ranks share that of the last layer.
-    """
+    """One without a gate: ``down(activation(up(x)))``, x [T, width] -> [T, width]. The caller sums over the ranks."""
 
     def __init__(
         self,
@@ -186,7 +184,7 @@ class PlainExpert(nn.Module):
         share = w.shard.split(inner, "intermediate features")
         self.gate_up = Column.even(w, names[:1], width, inner, bias=bias)
         self.down = Row(w, names[1], inner, width, reads=share, bias=bias, reduce=False)
-        self.name, self.activate, self.ranks = activation, find_activation(activation), w.shard.size
+        self.name, self.activate = activation, find_activation(activation)
 
     def spec(self) -> OpSpec:
         up, down = self.gate_up.linear, self.down.linear
@@ -195,8 +193,7 @@ class PlainExpert(nn.Module):
         return OpSpec("mlp", dtype_name(up.layer.dtype), format, shape, frozenset((self.name,)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.down(self.activate(self.gate_up(x)))
-        return y if self.down.bias is None else y + self.down.bias / self.ranks
+        return self.down(self.activate(self.gate_up(x)))  # type: ignore[no-any-return]
 
 
 class PlainRouted(MoE):

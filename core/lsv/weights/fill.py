@@ -182,7 +182,9 @@ class Chunk:
 
 
 def chunks_of(piece: Piece, info: TensorInfo) -> Iterator[Chunk]:
-    """The chunks that a piece is read in; a tensor of one number is one chunk, whatever its axes."""
+    """The chunks that a piece is read in: none of an empty region, one of a tensor with one number."""
+    if any(part.start == part.stop for part in piece.source):
+        return
     stack = () if piece.index is None else (piece.index,)
     if math.prod(info.shape) == 1:
         yield Chunk(piece.name, 0, 1, (), (*stack, *piece.target), transposed=piece.transposed)

@@ -250,7 +250,8 @@ class Weights:
         """A linear layer of the model's format, with ``parts`` fused: [..., inputs] -> [..., width of all parts].
 
         ``reads`` = (start, stop) is the shard of its inputs. With ``stored_bias`` alone there is a bias, which the
-        caller adds.
+        caller adds. Where several shards of the inputs share a bias, the first one has it and the others have zeros:
+        their results are summed.
         """
         start, stop = reads or (0, inputs)
         name = (self / parts[0].name).name if len(parts) == 1 else self.name
@@ -270,6 +271,7 @@ class Weights:
     ) -> nn.Parameter:
         """One stored tensor of a linear layer, its parts sharded and fused: the same for every format."""
         across = self.transposes and tensor.suffix == WEIGHT.suffix
+        elsewhere = tensor is BIAS and reads[0] > 0
         if across and tensor != WEIGHT:
             raise CheckpointError(
                 f"{self.name}: its weights are stored as [inputs, outputs], which only plain ones can be"
@@ -288,6 +290,8 @@ class Weights:
                     width = shape[tensor.output_axis]
                     target[tensor.output_axis] = slice(offset, offset + width)
                     offset += width
+                if elsewhere:
+                    region, target = (slice(0, 0),), [slice(0, 0)]  # nothing of it, but the checkpoint may have it
                 if tensor is not BIAS or part.biased:
                     step = -1 if across else 1
                     pieces.append(
@@ -297,7 +301,7 @@ class Weights:
             shape[tensor.output_axis] = offset
         elif len(parts) > 1:
             shape = [len(parts), *shape]
-        padded = any(not part.biased for part in parts) and tensor is BIAS
+        padded = elsewhere or (any(not part.biased for part in parts) and tensor is BIAS)
         return self.declare(
             shape, pieces, dtype=tensor.dtype, padded=padded, optional=tensor.optional, uniform=tensor.uniform
         )

@@ -15,6 +15,8 @@ api = 1
 _FLOATS = lazy("lsv_triton.availability:why_not_floats")
 _WEIGHTS = lazy("lsv_triton.gemm.weights:why_not_weights")
 _ROUNDED = lazy("lsv_triton.gemm.weights:why_not_rounded")
+_TOGETHER = lazy("lsv_triton.gemm.moe:why_not_experts")
+_TOGETHER_ROUNDED = lazy("lsv_triton.gemm.fp8:why_not_rounded_experts")
 
 PLATFORMS = ("cuda", "rocm", "xpu")
 _BLOCK_SIZES = (64, 16, 32, 128, 256)
@@ -97,16 +99,18 @@ def lsv_kernels() -> Iterable[KernelOffer]:
             )
         plain = "lsv_triton.gemm.linear:TritonLinear"
         yield KernelOffer("linear", platform, plain, _WEIGHTS, row_invariant=True, rank=-1, unwanted=_invariant)
-        for op, load in _FP8:
-            yield KernelOffer(op, platform, load, _ROUNDED, row_invariant=True, rank=1, unwanted=_exact)
+        for op, load, supports in _FP8:
+            yield KernelOffer(op, platform, load, supports, row_invariant=True, rank=1, unwanted=_exact)
 
 
 _EXPERTS = ("moe", "moe.spread", "moe.exchanged")
 _FP8 = (
-    ("linear.coded", "lsv_triton.gemm.fp8:Fp8Linear"),
-    *((op, "lsv_triton.gemm.fp8:Fp8Experts") for op in _EXPERTS),
+    ("linear.coded", "lsv_triton.gemm.fp8:Fp8Linear", _ROUNDED),
+    *((op, "lsv_triton.gemm.fp8:Fp8Experts", _TOGETHER_ROUNDED) for op in _EXPERTS),
 )
-_GATED = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
+_GATED = (
+    "silu", "gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "relu2", "clamped_swiglu",
+)  # fmt: skip
 _KERNELS = (
     ("layer", "lsv_triton.layers.layer:FusedLayer", _FLOATS),
     ("rms_norm", "lsv_triton.layers.norm:RmsNorm", _FLOATS),
@@ -116,6 +120,6 @@ _KERNELS = (
     ("sample", "lsv_triton.sampling.ops:DeviceChoose", _FLOATS),
     ("logprobs", "lsv_triton.sampling.ops:DeviceDescribe", _FLOATS),
     *((op, "lsv_triton.gemm.linear:TritonLinear", _WEIGHTS) for op in ("linear.coded", "linear.int8", "linear.int4")),
-    *((op, "lsv_triton.gemm.moe:GroupedExperts", _WEIGHTS) for op in _EXPERTS),
+    *((op, "lsv_triton.gemm.moe:GroupedExperts", _TOGETHER) for op in _EXPERTS),
     *((f"{name}_mul", "lsv_triton.layers.activation:GatedProduct", _FLOATS) for name in _GATED),
 )

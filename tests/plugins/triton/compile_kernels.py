@@ -33,7 +33,7 @@ def types(floats: str) -> dict[str, str]:
         ("*fp32", "edited floats rates key_scales value_scales"),
         ("*i32", "edits sound keys ids groups counts listed_ids listed_keys slots"),
         ("*i64", "choices tokens bounds sums told positions"),
-        ("fp32", "eps q_eps k_eps key_scale value_scale"),
+        ("fp32", "eps q_eps k_eps key_scale value_scale alpha limit"),
     )
     return {name: kind for kind, some in names for name in some.split()}
 
@@ -59,7 +59,7 @@ def kernels() -> Iterator[tuple[Any, Mapping[str, Any], Mapping[str, str]]]:
     yield describing.find_border, _SURVEYED, {}
     yield describing.describe, _LISTED, rows
     yield describing.rank, {"ROOM": 1 << 14, "CHUNKS": 64, "BLOCK": 1024}, rows
-    for name in ("silu", "gelu", "gelu_new", "relu"):
+    for name in dict.fromkeys(activation.KINDS.values()):
         yield activation._gated, {"KIND": name, "BLOCK": 1024}, {}
 
 

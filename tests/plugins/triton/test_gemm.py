@@ -218,7 +218,7 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             supports = offers[op, platform].supports
             assert "float64 is not one of" in (supports(OpSpec(op, "float64")) or "")
             assert "not awq" in (supports(OpSpec(op, "float32", "awq+plain")) or "")
-            assert supports(OpSpec(op, "bfloat16", "coded+plain")) is None
+            assert supports(OpSpec(op, "bfloat16", "coded+plain", {}, frozenset({"silu"}))) is None
     monkeypatch.setattr(availability, "find_spec", lambda name: None)
     assert "Triton, which comes with PyTorch's builds for GPUs and is not installed" in (
         supports(OpSpec("moe", "float32")) or ""

@@ -47,6 +47,24 @@ def test_answers_of_the_reference(
     assert bound["moe"] == "lsv_triton.gemm.moe:GroupedExperts"
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.xdist_group("processes")
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("quantization", [None, "mxfp4"])
+def test_gpt_oss_interpreted_answers_as_the_cpu(quantization: str | None, ranks: int, tmp_path: Path) -> None:
+    """Its experts have biases and a gate of their own, and ranks share the bias of the last layer."""
+    sizes = {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "num_hidden_layers": 1}
+    checkpoint = tiny("gpt_oss", tmp_path, **sizes)
+    wanted, _ = answer(checkpoint, platform="cpu", reference_ops=True, quantization=quantization)
+    found, bound = answer(
+        checkpoint, platform="cuda", emulate=True, triton_interpret=True, tensor_parallel_size=ranks,
+        quantization=quantization,
+    )  # fmt: skip
+    assert found == wanted
+    assert bound["moe"] == "lsv_triton.gemm.moe:GroupedExperts"
+
+
 @pytest.mark.row("F-282", "F-570")
 @pytest.mark.slow
 @pytest.mark.timeout(900)

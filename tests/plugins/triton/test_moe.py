@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,11 +28,13 @@ from lsv.weights.checkpoint import DummySource
 from lsv.weights.fill import Filler
 from lsv.weights.quantizer import LinearLayer, PerLayer, Quantizer, Unquantised
 from lsv.worker.transfer import send_adapters
+from lsv_models.sparse.gpt_oss import ClampedExpert
 from lsv_quant import fp8
 from lsv_quant.online import int4, int8, online_coded
 from lsv_triton import plugin
 from lsv_triton.gemm.moe import GroupedExperts, choose_experts, route_rows
 from lsv_triton.gemm.weights import Stack
+from lsv_triton.layers.activation import KINDS
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # numpy warns of what is not finite
 QUANTIZERS: Mapping[str, Any] = {
@@ -68,8 +72,24 @@ class Uneven(PerLayer):
         return quantizer
 
 
-def make(w: Any, experts: int, top: int) -> MoE:
-    return MoE(w, HIDDEN, INTERMEDIATE, "silu", experts=experts, top=top, normalise=True)
+def make(w: Any, experts: int, top: int, activation: str = "silu") -> MoE:
+    return MoE(w, HIDDEN, INTERMEDIATE, activation, experts=experts, top=top, normalise=True)
+
+
+def make_clamped(w: Any, experts: int, top: int) -> MoE:
+    """Experts of gpt-oss: a gate of their own, and biases."""
+    sizes: Any = SimpleNamespace(hidden_size=HIDDEN, intermediate_size=INTERMEDIATE)
+    return MoE(
+        w, HIDDEN, INTERMEDIATE, "silu", experts=experts, top=top,
+        expert=lambda place: ClampedExpert(place, sizes, alpha=1.702, limit=0.5),
+    )  # fmt: skip
+
+
+EXPERTS_OF: Mapping[str, Any] = {
+    **{name: partial(make, activation=name) for name in KINDS if name != "clamped_swiglu"},
+    "clamped_swiglu": make_clamped,
+}
+"""Layers of experts by the activation that they compute."""
 
 
 def route_by_sigmoid(module: MoE, w: Any) -> MoE:
@@ -99,6 +119,7 @@ def pair(
     top: int = 2,
     offers: tuple[KernelOffer, ...] = OFFERS,
     kernel: str = "moe:GroupedExperts",
+    make: Any = make,
 ) -> tuple[MoE, MoE, Filler]:
     """The experts as Triton runs them and as plain torch does, with the same weights."""
     quantizer: Quantizer = QUANTIZERS[name]({}) if isinstance(name, str) else name
@@ -123,6 +144,22 @@ def test_experts(name: str, device: torch.device) -> None:
     for tokens in (1, 19):
         x = torch.randn(tokens, HIDDEN).to(device)
         assert_near(module(x), reference(x), TOLERANCE.get(name, 2e-6))
+
+
+@pytest.mark.parametrize("activation", EXPERTS_OF)
+def test_experts_of_every_activation(activation: str, device: torch.device) -> None:
+    module, reference, _ = pair("plain", torch.float32, device, make=EXPERTS_OF[activation])
+    x = 3 * torch.randn(5, HIDDEN).to(device)
+    assert_near(module(x), reference(x), 3e-6)
+
+
+def test_experts_of_an_unknown_activation_are_left_to_torch(device: torch.device) -> None:
+    module = make(place(device=device), 3, 2)
+    for expert in module.experts:
+        expert.act.name = "swish of tomorrow"  # type: ignore[union-attr]
+    (line,) = [line for line in bind(module, OFFERS, "xpu", lambda offer: load_object(offer.load)) if line.op == "moe"]
+    assert line.implementation == "reference"
+    assert "the activation is not one of" in line.why
 
 
 def test_experts_that_round_what_they_are_given(device: torch.device) -> None:

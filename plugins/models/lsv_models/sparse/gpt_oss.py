@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 from lsv.nn.config import DecoderConfig
 from lsv.nn.keys import Keys
-from lsv.nn.mlp import GatedActivation, GatedMLP
+from lsv.nn.mlp import ClampedGate, GatedMLP
 from lsv.nn.moe import MoE
 from lsv.nn.routers import Router
 from lsv.ops import Bindable
@@ -28,33 +26,12 @@ _ROPE = {
 """That of a file that names none."""
 
 
-class ClampedGate(GatedActivation):
-    """``gate * sigmoid(alpha * gate) * (up + 1)``, with both kept within ``limit``, the gate from above alone."""
-
-    op = "clamped_swiglu"
-
-    def __init__(self, dtype: torch.dtype, alpha: float, limit: float) -> None:
-        super().__init__("silu", dtype)
-        self.name, self.alpha, self.limit = "clamped_swiglu", alpha, limit
-
-    def reference(self, x: torch.Tensor) -> torch.Tensor:
-        gate, up = x.chunk(2, dim=-1)
-        gate, up = gate.clamp(max=self.limit), up.clamp(min=-self.limit, max=self.limit)
-        return gate * torch.sigmoid(gate * self.alpha) * (up + 1)
-
-
 class ClampedExpert(GatedMLP):
-    """One of these experts. Its ranks share the bias of the last layer, for their answers are summed later."""
-
     op = "gated_mlp.clamped"
 
     def __init__(self, w: Weights, c: DecoderConfig, alpha: float, limit: float) -> None:
         super().__init__(w, c.hidden_size, c.intermediate_size, "silu", bias=True, reduce=False)
-        self.act, self.ranks = ClampedGate(w.dtype, alpha, limit), w.shard.size
-
-    def reference(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.down(self.act(self.gate_up(x)))
-        return y if self.down.bias is None else y + self.down.bias / self.ranks
+        self.act = ClampedGate(w.dtype, alpha, limit)
 
 
 class GptOssLayer(LlamaLayer):

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import torch
 
+from lsv.offers import OpSpec
 from lsv.weights.codebook import CodedLinear
 from lsv_triton.gemm.linear import TritonLinear
-from lsv_triton.gemm.moe import GroupedExperts
+from lsv_triton.gemm.moe import GroupedExperts, why_not_experts
 from lsv_triton.gemm.rounding import round_rows_reference
+from lsv_triton.gemm.weights import why_not_rounded
 
 
 class Fp8Linear(TritonLinear):
@@ -22,6 +24,11 @@ class Fp8Experts(GroupedExperts):
     """The same of experts: what goes into their first layers is rounded once for all experts of a token."""
 
     rounds = True
+
+
+def why_not_rounded_experts(spec: OpSpec) -> str | None:
+    """None, or why experts can't be computed together from rows that are rounded."""
+    return why_not_rounded(spec) or why_not_experts(spec)
 
 
 def fp8_reference(linear: CodedLinear, x: torch.Tensor) -> torch.Tensor:

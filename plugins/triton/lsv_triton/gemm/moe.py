@@ -18,8 +18,8 @@ from lsv.weights.quantizer import Linear
 from lsv_triton.device_table import launch
 from lsv_triton.gemm.linear import TritonLinear
 from lsv_triton.gemm.product import Route, product, size_of
-from lsv_triton.gemm.weights import Stack
-from lsv_triton.layers.activation import GatedProduct
+from lsv_triton.gemm.weights import Stack, why_not_weights
+from lsv_triton.layers.activation import KINDS, GatedProduct
 
 _FEWEST_BINS = 64
 """Of a histogram: a multiple of the threads of a warp, of which AMD's have 64."""
@@ -178,6 +178,13 @@ class GroupedExperts(MixingKernel):
         both = adapters.add_each("gate_up", both, x[tokens], numbers, tokens)
         hidden = self._act.forward(both)
         return adapters.add_each("down", product(hidden, self._down, route), hidden, numbers, tokens)
+
+
+def why_not_experts(spec: OpSpec) -> str | None:
+    """None, or why experts can't be computed together: their weights, their rows or their activation."""
+    if not spec.flags & KINDS.keys():
+        return why_not_weights(spec) or f"the activation is not one of {', '.join(KINDS)}"
+    return why_not_weights(spec)
 
 
 def _route(router: Router, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

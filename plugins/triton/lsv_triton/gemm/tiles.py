@@ -57,6 +57,7 @@ def decode(codes, table, VALUES: tl.constexpr, FIRST: tl.constexpr, STEP: tl.con
         bits = codes.to(tl.uint16)
         values = ((bits & 8) << 12 | (bits & 7) << 9).to(tl.float16, bitcast=True).to(tl.float32) * 16384
     else:
+        tl.static_assert(VALUES == "table")
         values = tl.load(table + codes.to(tl.int32)).to(tl.float32)
     return values
 

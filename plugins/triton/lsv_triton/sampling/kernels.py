@@ -64,6 +64,7 @@ def edit(
     elif KIND == 2:
         value = value + first
     else:
+        tl.static_assert(KIND == 3)
         value = tl.where(value > 0, tl.div_rn(value, first), product(value, first, zero)) - second
     tl.store(place, value, mask=there)
 
