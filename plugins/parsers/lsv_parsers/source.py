@@ -120,14 +120,25 @@ class Source:
         self.take(len(mark))
         return True
 
-    def until(self, marks: Marks, show: Callable[[str], None]) -> Reading[str]:
-        """Show the text up to the first mark, piece by piece, and read the mark; empty where there is none."""
+    def stands(self, marks: Sequence[str]) -> Reading[bool]:
+        """Whether one of ``marks`` stands here; nothing is read."""
+        for mark in marks:
+            while self.left < len(mark) and mark.startswith(self.text[self.at :]) and not self.ended:
+                yield
+            if self.text.startswith(mark, self.at):
+                return True
+        return False
+
+    def until(self, marks: Marks, show: Callable[[str], None], *, reads: bool = True) -> Reading[str]:
+        """Show the text up to the first mark, piece by piece, and read the mark if it ``reads``; empty where there is
+        none.
+        """
         while True:
             start, end = marks.find(self.text, self.at, ended=self.ended)
             if start > self.at:
                 show(self.take(start - self.at))
             if end > start:
-                return self.take(end - start)
+                return self.take(end - start) if reads else self.text[start:end]
             if self.ended:
                 return ""
             yield

@@ -6,6 +6,8 @@ import json
 import random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lsv.offers import load_object
 from lsv.testing.answers.parsers import Found, check_parser, parse
@@ -85,6 +87,14 @@ def test_what_is_no_call_is_text(make, family):
         assert "is how a call begins" not in answer or found.text.endswith("is how a call begins")
 
 
+def test_a_mark_that_is_written_twice(make, family):
+    if not family.mark or family.mark[0] not in "<[" or family.mark in ("[get", "[{", "<|channel|>"):
+        pytest.skip("its calls need no mark")
+    whole = written(family, *CALLS["plain"])
+    found = check_parser(make, whole.replace(family.mark, f"{family.mark} {family.mark}", 1), FORM)
+    assert (found_calls(found), found.text) == (CALLS["plain"], "")
+
+
 def test_a_call_that_is_cut_off_has_unfinished_arguments(make, family):
     whole = written(family, ("get_weather", ARGUMENTS["several"]))
     place = whole.index("Bern") + 2
@@ -162,6 +172,84 @@ def test_arguments_come_as_they_are_written(make, family):
 def test_spellings(parser, answer, arguments):
     found = check_parser(load_object(OFFERS[parser].load), answer, FORM)
     assert [call.arguments for call in found.calls] == [arguments]
+
+
+TAGGED = ("qwen3_coder", "seed_oss", "minimax_m2", "glm45")
+CLOSERS = {"glm45": ("</arg_value>",), "minimax_m2": ("</parameter>", "</invoke>")}
+
+
+@pytest.mark.parametrize("name", TAGGED)
+def test_closing_tags_may_be_missing(name):
+    """A value ends where the next key or the end of the call stands, a call where the marks around it end."""
+    make, family = load_object(OFFERS[name].load), FAMILIES[name]
+    whole = written(family, *CALLS["two"])
+    for closer in CLOSERS.get(name, ("</parameter>", "</function>")):
+        found = check_parser(make, whole.replace(f"{closer}\n", "").replace(closer, ""), FORM)
+        assert (found_calls(found), found.text) == (CALLS["two"], ""), closer
+
+
+@pytest.mark.parametrize(("name", "opener"), [("qwen3_coder", "<tool_call>\n"), ("seed_oss", "<seed:tool_call>\n")])
+def test_the_opening_mark_may_be_missing(name, opener):
+    """Before a tool that was offered; the name of another is text."""
+    make = load_object(OFFERS[name].load)
+    whole = written(FAMILIES[name], *CALLS["several"]).replace(opener, "")
+    for text in ("", "I look it up.\n\n"):
+        found = check_parser(make, text + whole, FORM)
+        assert (found_calls(found), found.text) == (CALLS["several"], text.strip())
+    for text in ("<function=print>x</function>", "It is <function=get_weather", "<function="):
+        assert check_parser(make, text, FORM) == Found(text=text)
+
+
+TYPED = {
+    "reference": ({"$ref": "#/$defs/Text"}, "1"),
+    "all of": ({"allOf": [{"$ref": "#/$defs/Text"}, {"description": "a text"}]}, "1"),
+    "optional reference": ({"anyOf": [{"$ref": "#/$defs/Text"}, {"type": "null"}]}, "1"),
+    "enum": ({"enum": ["1", "2"]}, "1"),
+    "enum of both": ({"enum": ["1", 1]}, 1),
+    "const": ({"const": "1"}, "1"),
+    "two references": ({"$ref": "#/$defs/Level"}, "1"),
+    "odd name": ({"$ref": "#/$defs/a~1b%20c"}, "1"),
+    "number": ({"$ref": "#/$defs/Number"}, 1),
+    "loop": ({"$ref": "#/$defs/Loop"}, 1),
+    "elsewhere": ({"$ref": "https://example.org/x"}, 1),
+    "nothing": (True, 1),
+}
+DEFINITIONS = {
+    "Text": {"type": "string"}, "Level": {"$ref": "#/$defs/Text", "enum": ["1", "2"]}, "Number": {"type": "integer"},
+    "a/b c": {"type": "string"}, "Loop": {"$ref": "#/$defs/Loop"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TAGGED)
+def test_values_have_the_types_of_the_schema(name):
+    schema = {"properties": {key: schema for key, (schema, _) in TYPED.items()}, "$defs": DEFINITIONS}
+    whole = written(FAMILIES[name], ("set", dict.fromkeys(TYPED, 1)))
+    for tools in ({"set": schema}, {"set": {"$ref": "#/$defs/All", "$defs": {**DEFINITIONS, "All": schema}}}):
+        found = parse(load_object(OFFERS[name].load), whole, AnswerForm(tools=tools))
+        assert found_calls(found) == [("set", {key: value for key, (_, value) in TYPED.items()})]
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"), max_size=12)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=4,
+)
+NAMES = st.from_regex(r"[a-z_][a-z0-9_]{0,11}", fullmatch=True)
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("name", FAMILIES)
+@settings(deadline=None, max_examples=3)
+@given(calls=st.dictionaries(NAMES, st.dictionaries(NAMES, VALUES, max_size=3), min_size=1, max_size=3))
+def test_any_calls_are_read_as_they_were_written(name, calls):
+    def schema(value):
+        return {"type": "string"} if isinstance(value, str) else {}
+
+    make, family = load_object(OFFERS[name.split()[0]].load), FAMILIES[name]
+    tools = {name: {"properties": {key: schema(given[key]) for key in given}} for name, given in calls.items()}
+    found = check_parser(make, written(family, *calls.items()), AnswerForm(tools=tools), trials=2)
+    assert (found_calls(found), found.text) == ([*calls.items()], "")
 
 
 def test_only_offered_tools_are_called_without_marks():

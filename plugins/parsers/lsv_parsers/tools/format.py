@@ -29,6 +29,9 @@ class ToolFormat:
     """Marks around groups of calls, which are left out."""
     single: bool = False
     """Whether each call has a mark of its own."""
+    own: tuple[str, ...] = ()
+    """What the form ``call`` itself begins with, where models leave out the mark before it. It is a call only of a tool
+    that was offered."""
 
     def __call__(self, form: AnswerForm) -> AnswerParser:
         return Reader(lambda source, parts: _Answer(self, form, source, parts).read())
@@ -44,13 +47,18 @@ class _Answer:
         self._parts = parts
         hidden = [mark for mark in form.hidden if mark not in format.ends]
         self._hidden = frozenset(hidden) - set(format.begins)
-        self._marks = marks_of(*format.begins, *format.silent, *hidden)
+        self._marks = marks_of(*format.begins, *format.own, *format.silent, *hidden)
         self._separators = frozenset(format.separators)
 
     def read(self) -> Reading[None]:
         if self._format.bare:
             yield from self._open()
-        while mark := (yield from self._source.until(self._marks, self._parts.text)):
+        while mark := (yield from self._source.until(self._marks, self._parts.text, reads=False)):
+            if mark in self._format.own:
+                self._source.record()
+                yield from self._calls(known_only=True)
+                continue
+            self._source.take(len(mark))
             if mark in self._format.begins:
                 self._source.record(mark)
                 yield from self._calls(known_only=mark in self._format.doubtful)
@@ -73,8 +81,11 @@ class _Answer:
                 self._source.recorded()
                 self._parts.border()
                 return
-            if (yield from self._stands(self._format.begins)):
-                self._give_up(separators=bool(found))
+            if (yield from self._source.stands(self._format.begins)):
+                if found:
+                    self._give_up(separators=True)
+                else:
+                    self._source.recorded()  # a mark that is written twice counts once
                 return
             call = Call(self._source, self._parts, self._form.tools, known_only=known_only)
             if (found and self._format.single) or not (yield from self._format.call.read(call)):
@@ -87,7 +98,7 @@ class _Answer:
     def _between(self) -> Reading[None]:
         while True:
             yield from self._source.skip()
-            if (yield from self._stands(self._format.begins)):
+            if (yield from self._source.stands(self._format.begins)):
                 return
             if (yield from self._source.peek()) not in self._separators:
                 return
@@ -96,16 +107,6 @@ class _Answer:
     def _comes(self, marks: Sequence[str]) -> Reading[bool]:
         for mark in marks:
             if (yield from self._source.comes(mark)):
-                return True
-        return False
-
-    def _stands(self, marks: Sequence[str]) -> Reading[bool]:
-        """Whether one of ``marks`` stands here, which is not read."""
-        source = self._source
-        for mark in marks:
-            while source.left < len(mark) and mark.startswith(source.text[source.at :]) and not source.ended:
-                yield
-            if source.text.startswith(mark, source.at):
                 return True
         return False
 

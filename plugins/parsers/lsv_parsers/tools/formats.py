@@ -29,10 +29,10 @@ def _mistral_name(head: str) -> Named:
     return name.strip(), id.strip() or None
 
 
-def _tags(close: str = "</function>") -> TaggedCall:
+def _tags(outer: str) -> TaggedCall:
     return TaggedCall(
         name_begin="<function=", name_ends=(">",), key_begin="<parameter=", key_end=">", value_end="</parameter>",
-        close=close, lines=True,
+        close="</function>", lines=True, outer=(outer,),
     )  # fmt: skip
 
 
@@ -50,7 +50,7 @@ llama4_pythonic = ToolFormat(
 
 pythonic = ToolFormat(PythonicCall(), separators=_LIST, bare="[")
 
-qwen3_coder = ToolFormat(_tags(), ("<tool_call>",), ("</tool_call>",))
+qwen3_coder = ToolFormat(_tags("</tool_call>"), ("<tool_call>",), ("</tool_call>",), own=("<function=",))
 
 deepseek_v3 = ToolFormat(
     HeadedCall(("\n```json", "\n```"), _deepseek_name, fences=("```",)),
@@ -84,9 +84,9 @@ minimax = jamba
 minimax_m2 = ToolFormat(
     TaggedCall(
         name_begin='<invoke name="', name_ends=('">',), key_begin='<parameter name="', key_end='">',
-        value_end="</parameter>", close="</invoke>",
+        value_end="</parameter>", close="</invoke>", outer=("</minimax:tool_call>",),
     ),
-    ("<minimax:tool_call>",), ("</minimax:tool_call>",),
+    ("<minimax:tool_call>",), ("</minimax:tool_call>",), own=('<invoke name="',),
 )  # fmt: skip
 
 phi4_mini_json = ToolFormat(_JSON, ("functools",), separators=_LIST)
@@ -96,7 +96,9 @@ kimi_k2 = ToolFormat(
     single=True, silent=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
 )  # fmt: skip
 
-seed_oss = ToolFormat(_tags(), ("<seed:tool_call>",), ("</seed:tool_call>",))
+seed_oss = ToolFormat(
+    _tags("</seed:tool_call>"), ("<seed:tool_call>",), ("</seed:tool_call>",), own=("<function=",)
+)  # fmt: skip
 
 xlam = ToolFormat(
     _JSON, ("[TOOL_CALLS]", "<tool_call>", "```json"), ("</tool_call>", "```"), separators=_LIST, bare="{[",

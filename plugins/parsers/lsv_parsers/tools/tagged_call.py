@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from lsv_parsers.source import Reading, marks_of
+from lsv_parsers.source import Marks, Reading, marks_of
 from lsv_parsers.tools.call import Call
+from lsv_parsers.tools.value_kinds import Kind, kind_of
 from lsv_parsers.values import quoted
 
 MAX_NAME = 256
 _NOTHING: Mapping[str, Any] = {}
 
-Kind = Literal["text", "optional text", "any"]
-
 
 @dataclass(frozen=True)
 class TaggedCall:
-    """The tags of a call. Values are text where the tool's schema says so, else JSON where they can be read as it."""
+    """The tags of a call. Values are text where the tool's schema says so, else JSON where they can be read as it.
+
+    Models leave out closing tags: a value also ends where the next key, the end of the call or one of ``outer`` stands,
+    and a call where the next one or one of ``outer`` does.
+    """
 
     name_ends: tuple[str, ...]
     key_begin: str
@@ -30,6 +33,8 @@ class TaggedCall:
     value_begin: str = ""
     lines: bool = False
     """Whether values stand on lines of their own."""
+    outer: tuple[str, ...] = ()
+    """Marks after all calls."""
 
     def read(self, call: Call) -> Reading[bool]:
         source = call.source
@@ -44,9 +49,10 @@ class TaggedCall:
 
     def _members(self, call: Call, name: str) -> Reading[bool]:
         source, schema = call.source, call.tools.get(name, _NOTHING)
+        following = (*self.outer, self.name_begin) if self.name_begin else self.outer
         while True:
             yield from source.skip()
-            if (yield from source.comes(self.close)):
+            if (yield from source.comes(self.close)) or (yield from source.stands(following)):
                 self._begin(call, name)
                 call.arguments("}")
                 return True
@@ -80,17 +86,26 @@ class TaggedCall:
         lines = _Lines(self.lines)
         if kind == "text":
             call.arguments('"')
-            if not (
-                yield from source.until(marks_of(self.value_end), lambda text: call.arguments(quoted(lines(text))))
-            ):
+            if not (yield from self._show_value(call, lambda text: call.arguments(quoted(lines(text))))):
                 return False
             call.arguments('"')
             return True
         pieces: list[str] = []
-        if not (yield from source.until(marks_of(self.value_end), lambda text: pieces.append(lines(text)))):
+        if not (yield from self._show_value(call, lambda text: pieces.append(lines(text)))):
             return False
         call.arguments(as_json("".join(pieces), kind))
         return True
+
+    def _show_value(self, call: Call, show: Callable[[str], None]) -> Reading[bool]:
+        """Show a value up to its end, and read its closing tag; False where the answer ends before."""
+        mark = yield from call.source.until(self._value_ends, show, reads=False)
+        if mark == self.value_end:
+            call.source.take(len(mark))
+        return bool(mark)
+
+    @property
+    def _value_ends(self) -> Marks:
+        return marks_of(self.value_end, self.key_begin, self.close, *self.outer)
 
 
 class _Lines:
@@ -106,26 +121,6 @@ class _Lines:
         text = self._held + text
         self._held = "\n" if text.endswith("\n") else ""
         return text[: len(text) - len(self._held)]
-
-
-def kind_of(schema: Mapping[str, Any], key: str) -> Kind:
-    """How the value of an argument is read, by the JSON schema of a function's arguments."""
-    properties = schema.get("properties")
-    types = _types(properties.get(key)) if isinstance(properties, dict) else frozenset()
-    if types == {"string"}:
-        return "text"
-    return "optional text" if types == {"string", "null"} else "any"
-
-
-def _types(schema: Any) -> frozenset[str]:
-    """The JSON types that a schema names; of choices, those of all together."""
-    if not isinstance(schema, dict):
-        return frozenset()
-    choices = schema.get("anyOf") or schema.get("oneOf")
-    if isinstance(choices, list):
-        return frozenset().union(*(_types(choice) for choice in choices[:64] if choice is not schema))
-    named = schema.get("type")
-    return frozenset(name for name in (named if isinstance(named, list) else [named]) if isinstance(name, str))
 
 
 def as_json(text: str, kind: Kind) -> str:
