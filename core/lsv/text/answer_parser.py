@@ -58,6 +58,9 @@ class AnswerForm(msgspec.Struct, frozen=True, kw_only=True):
     prompt_end: str = ""
     """The end of the prompt: templates may have opened or closed the thinking there."""
 
+    bounded: bool = False
+    """Whether a budget may end the thoughts before the model does."""
+
 
 class AnswerParser(Protocol):
     """Reads one answer. The parts of all its calls, joined, do not depend on how the text was cut.

@@ -18,6 +18,9 @@ from lsv_parsers.tools.call import Call
 from lsv_parsers.values import copy_value
 
 MAX_HEADER = 512
+_START = "<|start|>assistant"
+"""Where prompts end: the answer goes on with the header of its first message."""
+_RECIPIENT = "to="
 _BEGINS = ("<|start|>", "<|channel|>")
 _MESSAGE = marks_of("<|message|>")
 _ENDS = ("<|end|>", "<|return|>", "<|call|>")
@@ -58,13 +61,28 @@ class _Messages:
         self._marks = marks_of(*_BEGINS, *_ENDS, *form.hidden)
 
     def read(self) -> Reading[None]:
+        if self._form.prompt_end.rstrip().endswith(_START):
+            yield from self._first_message()
         while mark := (yield from self._source.until(self._marks, self._parts.text)):
             if mark in _BEGINS:
                 yield from self._message(mark)
 
+    def _first_message(self) -> Reading[None]:
+        """Read the message whose header the prompt has begun, where its recipient stands before any channel."""
+        self._source.record()
+        yield from self._source.skip()
+        addressed = yield from self._source.stands((_RECIPIENT,))
+        before = self._source.recorded()
+        if addressed:
+            yield from self._message(before)
+        else:
+            self._parts.text(before)
+
     def _message(self, mark: str) -> Reading[None]:
+        """Read a message from its header on, which follows ``mark``."""
         found = yield from self._source.head(_MESSAGE, MAX_HEADER)
         if found is None:
+            self._parts.text("" if mark in _BEGINS else mark)
             return
         header, end = found
         self._source.take(len(end))

@@ -93,6 +93,7 @@ def lsv_reasoning_parsers() -> Iterable[ReasoningParserOffer]:
     yield _thinking("qwen3", _THINK, _THINK, of="think")
     yield _thinking("glm45", _THINK, (*_THINK, "[gMASK]"), of="think")
     yield _thinking("granite", (), ("Here is my thought process:",))
+    yield _thinking("granite_response", _THINK, ("<think>", "<response>"))
     yield _thinking("hunyuan_a13b", _THINK, ("</think>", "<answer>"))
     yield _thinking("mistral", ("[THINK]", "[/THINK]"), ("[THINK]",))
     yield _thinking("seed_oss", ("<seed:think>", "</seed:think>"), ("<seed:think>",))

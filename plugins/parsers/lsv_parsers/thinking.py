@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from lsv.request.thinking import Thinking
@@ -9,6 +10,7 @@ from lsv.text.answer_parser import AnswerForm, AnswerParser
 from lsv_parsers.parts import Parts
 from lsv_parsers.reader import Reader
 from lsv_parsers.source import Reading, Source, marks_of
+from lsv_parsers.tools.openers import OPENERS, holds_call
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class ThinkingFormat:
     always: bool = False
     """Whether an answer begins with thinking though nothing says so."""
     silent: tuple[str, ...] = ()
-    """Marks around the answer that follows, which are left out."""
+    """Marks around the answer that follows, which are left out with the white space beside them."""
 
     def __call__(self, form: AnswerForm) -> AnswerParser:
         return Reader(lambda source, parts: self.read(source, parts, form))
@@ -42,10 +44,21 @@ class ThinkingFormat:
         before = source.recorded()
         if opened or (thinks if thinks is not None else self.always):
             yield from self._think(source, parts, form)
+            yield from self._skip_ends(source, parts)
+        elif thinks is False:
+            yield from self._skip_ends(source, parts, before)
         else:
             parts.text(before)
-        while (yield from source.until(marks_of(*self.silent, *form.hidden), parts.text)):
-            pass
+        yield from self._answer(source, parts, form)
+
+    def _answer(self, source: Source, parts: Parts, form: AnswerForm) -> Reading[None]:
+        """Show the rest. A model whose thoughts a budget has ended may end them once more."""
+        ends = self.ends if form.bounded else ()
+        while mark := (yield from source.until(marks_of(*self.silent, *ends, *form.hidden), parts.text)):
+            if mark in ends:
+                ends = ()
+            if mark not in form.hidden:
+                parts.border()
 
     def _expected(self, prompt_end: str) -> bool | None:
         end = prompt_end.rstrip()
@@ -54,14 +67,52 @@ class ThinkingFormat:
         return False if end.endswith(self.ends) else None
 
     def _think(self, source: Source, parts: Parts, form: AnswerForm) -> Reading[None]:
-        marks = marks_of(*self.ends, *form.hidden)
+        openers = OPENERS if form.tools else ()
+        marks = marks_of(*self.ends, *openers, *form.hidden)
         show = Trimmed(parts)
         parts.thinking = True
         while mark := (yield from source.until(marks, show)):
             if mark in self.ends:
                 break
+            if mark in openers:
+                yield from self._drafted(mark, source, parts, form, show)
+                return
         parts.thinking = False
         parts.border()
+
+    def _drafted(
+        self, mark: str, source: Source, parts: Parts, form: AnswerForm, show: Callable[[str], None]
+    ) -> Reading[None]:
+        """Read thoughts from the mark of a call on. If they end later, the call is a draft. If they never end, the
+        answer does, and a call of an offered tool is meant.
+        """
+        pieces = [mark]
+        ended = yield from source.until(marks_of(*self.ends), pieces.append)
+        rest = "".join(pieces)
+        is_call = not ended and holds_call(rest, form)
+        if not is_call:
+            for hidden in form.hidden:
+                rest = rest.replace(hidden, "")
+            show(rest)
+        parts.thinking = False
+        parts.border()
+        if is_call:
+            parts.text(rest)
+
+    def _skip_ends(self, source: Source, parts: Parts, before: str = "") -> Reading[None]:
+        """Leave out marks that end thoughts which have ended already. Without one, ``before`` is text."""
+        while True:
+            source.record(before)
+            yield from source.skip()
+            for end in self.ends:
+                if (yield from source.comes(end)):
+                    break
+            else:
+                parts.text(source.recorded())
+                return
+            source.recorded()
+            parts.border()
+            before = ""
 
 
 class Trimmed:
@@ -90,5 +141,6 @@ granite = ThinkingFormat(
     ("Here is my thought process:", "Here's my thought process:"), ("Here is my response:", "Here's my response:")
 )
 hunyuan_a13b = ThinkingFormat(silent=("<answer>", "</answer>"))
+granite_response = ThinkingFormat(silent=("<response>", "</response>"))
 mistral = ThinkingFormat(("[THINK]",), ("[/THINK]",))
 seed_oss = ThinkingFormat(("<seed:think>",), ("</seed:think>",))

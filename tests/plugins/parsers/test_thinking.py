@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from lsv.offers import load_object
+from lsv.offers import ReasoningParserOffer, load_object
+from lsv.plugins.answer_parsers import choose_parser
 from lsv.testing.answers.parsers import Found, check_parser
 from lsv.text.answer_parser import AnswerForm, KnowsThoughts, Text
 from lsv_parsers.plugin import lsv_reasoning_parsers, lsv_tool_parsers
+
+from .samples import FAMILIES, TOOLS, written
 
 OFFERS = {offer.name: offer for offer in lsv_reasoning_parsers()}
 MARKS = {
@@ -86,10 +91,80 @@ def test_special_tokens_are_hidden(make, marks):
     assert (found.thoughts, found.text) == ("One", "Two")
 
 
-def test_hunyuan_wraps_its_answer():
-    make = load_object(OFFERS["hunyuan_a13b"].load)
-    found = check_parser(make, "<think>\na\n</think>\n<answer>\nb\n</answer>", AnswerForm())
-    assert (found.thoughts, found.text.strip()) == ("a", "b")
+@pytest.mark.parametrize(("name", "word"), [("hunyuan_a13b", "answer"), ("granite_response", "response")])
+def test_marks_around_an_answer_are_left_out(name, word):
+    make = load_object(OFFERS[name].load)
+    for thoughts in ("<think>\na\n</think>\n", ""):
+        found = check_parser(make, f"{thoughts}<{word}>\nb\n c\n</{word}>", AnswerForm())
+        assert (found.thoughts, found.text) == ("a" if thoughts else "", "b\n c")
+
+
+def test_granite_3_3_is_known_by_its_template():
+    """It writes ``<think>`` like others, and its answer between marks of its own."""
+    from lsv import plugins
+
+    template = "Write your thoughts between <think></think> and your answer between <response></response>."
+    catalog = plugins.load().catalog
+    found, _ = choose_parser(catalog, ReasoningParserOffer, named=None, template=template, architecture="X")
+    assert found.name == "granite_response"
+
+
+def test_thoughts_that_end_twice(name, make, marks):
+    """Also where the prompt has ended them."""
+    if name == "openai_gptoss":
+        pytest.skip("its messages end with the mark of the next one")
+    begin, end = marks
+    found = check_parser(make, f"{begin}One.\n{end}\n{end}\n\nTwo {end} three.", AnswerForm())
+    assert (found.thoughts, found.text) == ("One.", f"Two {end} three.")
+    found = check_parser(make, f"{end}\n\nTwo.", AnswerForm(prompt_end=f"{begin}\n\n{end}\n\n"))
+    assert (found.thoughts, found.text) == ("", "Two.")
+
+
+def test_thoughts_that_a_budget_ended_may_end_again(name, make, marks):
+    if name == "openai_gptoss":
+        pytest.skip("a budget ends its thoughts with the header of the answer")
+    begin, end = marks
+    found = check_parser(make, f"{begin}One.{end}I add.\n{end}\n\nTwo {end}.", AnswerForm(bounded=True))
+    assert (found.thoughts, found.text) == ("One.", f"I add.\nTwo {end}.")
+
+
+FORM = AnswerForm(tools=TOOLS, hidden=("<|eot|>",))
+MARKED = [
+    name for name, family in FAMILIES.items()
+    if family.mark[0] in "<[" and family.text_before and not name.startswith(("openai", "llama3_json"))
+]  # fmt: skip
+
+
+def read_both(make, tools, answer):
+    """The thoughts of an answer, and what the parser of calls makes of the rest."""
+    first = check_parser(make, answer, FORM)
+    (offer,) = [offer for offer in lsv_tool_parsers() if offer.name == tools.split()[0]]
+    rest = check_parser(load_object(offer.load), first.text, FORM, trials=0)
+    return first.thoughts, rest.text, [(call.name, json.loads(call.arguments)) for call in rest.calls]
+
+
+@pytest.mark.parametrize("tools", MARKED)
+def test_a_call_in_thoughts_that_never_end_is_a_call(tools):
+    make, call = load_object(OFFERS["qwen3"].load), ("get_weather", {"city": "Bern"})
+    answer = f"<think>I look it up.\n{written(FAMILIES[tools], call)}<|eot|>"
+    assert read_both(make, tools, answer) == ("I look it up.", "", [call])
+
+
+@pytest.mark.parametrize("tools", MARKED)
+def test_a_call_in_thoughts_that_end_later_is_a_draft(tools):
+    make, draft = load_object(OFFERS["qwen3"].load), written(FAMILIES[tools], ("get_weather", {"city": "Bern"}))
+    answer = f"<think>Perhaps {draft}, or<|eot|> not.</think>No."
+    assert read_both(make, tools, answer) == (f"Perhaps {draft}, or not.", "No.", [])
+
+
+@pytest.mark.parametrize(
+    "rest", ["<tool_call> is a mark", '<tool_call>{"name": "unknown", "arguments": {}}', "[TOOL_CALLS]"]
+)
+def test_a_mark_in_thoughts_that_are_cut_off_stays_a_thought(name, make, marks, rest):
+    if name == "openai_gptoss":
+        pytest.skip("its calls are messages")
+    found = check_parser(make, f"{marks[0]}It says {rest}", FORM)
+    assert (found.thoughts, found.text) == (f"It says {rest}", "")
 
 
 def test_thinking_is_told_while_it_lasts(make, marks):
@@ -103,6 +178,21 @@ def test_thinking_is_told_while_it_lasts(make, marks):
     assert seen[0] is False
     assert seen[2:] == [True, True]
     assert parser.thinking is False
+
+
+@pytest.mark.parametrize("constrained", ["json", "<|constrain|>json"])
+def test_harmony_names_the_recipient_before_the_channel(constrained):
+    """Right behind the prompt, as its template writes calls."""
+    answer = f' to=functions.f<|channel|>commentary {constrained}<|message|>{{"a": 1}}<|call|>'
+    form = AnswerForm(tools={"f": {}}, prompt_end="<|end|><|start|>assistant")
+    first = check_parser(load_object(OFFERS["openai_gptoss"].load), answer, form)
+    assert (first.thoughts, first.text) == ("", answer)
+    (tools,) = [offer for offer in lsv_tool_parsers() if offer.name == "openai"]
+    for text in (answer, first.text):
+        found = check_parser(load_object(tools.load), text, form)
+        assert (found.text, [(call.name, call.arguments) for call in found.calls]) == ("", [("f", '{"a": 1}')])
+    for text in (" to=functions.f is text", "Hello to=you.", " to"):
+        assert check_parser(load_object(tools.load), text, form).text == text
 
 
 def test_harmony_in_two_steps():

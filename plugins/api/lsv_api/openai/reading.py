@@ -89,7 +89,12 @@ class AnswerReading:
 
     def begin(self) -> AnswerReader:
         """A reader for one answer."""
-        form = AnswerForm(tools=self._tools.callable, hidden=self._hidden, prompt_end=self._prompt_end)
+        form = AnswerForm(
+            tools=self._tools.callable,
+            hidden=self._hidden,
+            prompt_end=self._prompt_end,
+            bounded=self._budget not in (None, -1),
+        )
         return AnswerReader(
             self._begin_thoughts(form),
             self._begin_calls(form),
