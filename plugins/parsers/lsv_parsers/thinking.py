@@ -144,3 +144,20 @@ hunyuan_a13b = ThinkingFormat(silent=("<answer>", "</answer>"))
 granite_response = ThinkingFormat(silent=("<response>", "</response>"))
 mistral = ThinkingFormat(("[THINK]",), ("[/THINK]",))
 seed_oss = ThinkingFormat(("<seed:think>",), ("</seed:think>",))
+gemma4 = ThinkingFormat(("<|channel>thought",), ("<channel|>",))
+cohere_command = ThinkingFormat(
+    ("<|START_THINKING|>",), ("<|END_THINKING|>",),
+    silent=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+)  # fmt: skip
+apertus = ThinkingFormat(("<|inner_prefix|>",), ("<|inner_suffix|>",))
+hy_v3 = ThinkingFormat(("<think:opensource>",), ("</think:opensource>",))
+minimax_m3 = ThinkingFormat(("<mm:think>",), ("</mm:think>",))
+solar_open = ThinkingFormat(("<|think|>",), ("<|end|>",), silent=("<|begin|>assistant", "<|content|>"))
+kimi_k3 = ThinkingFormat(
+    ("<|open|>think<|sep|>",), ("<|close|>think<|sep|>",),
+    silent=("<|open|>response<|sep|>", "<|close|>response<|sep|>"),
+)  # fmt: skip
+plamo3 = ThinkingFormat(("<|plamo:begin_think:plamo|>",), ("<|plamo:end_think:plamo|>",))
+apriel = ThinkingFormat(
+    ("Here are my reasoning steps:",), ("[BEGIN FINAL RESPONSE]",), silent=("[END FINAL RESPONSE]",)
+)  # fmt: skip

@@ -21,7 +21,7 @@ _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _PLAIN = {quote: re.compile(rf"[^\\{quote}]+") for quote in ("'", '"')}
 _JSON_WORDS = {"true": "true", "false": "false", "null": "null"}
-_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
+_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null", **_JSON_WORDS}
 _JSON_ESCAPES = frozenset('"\\/bfnrt')
 _PYTHON_ESCAPES = {
     "n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "0": "\0",
@@ -47,6 +47,18 @@ def copy_value(source: Source, show: Show, *, python: bool = False) -> Reading[b
     ``True``, tuples, and commas before a bracket that closes.
     """
     return (yield from _Value(source, show, python).copy())
+
+
+def python_as_json(text: str) -> str | None:
+    """A Python literal as JSON; None where the text is none."""
+    source, shown = Source(), list[str]()
+    source.push(text)
+    source.ended = True
+    try:
+        next(copy_value(source, shown.append, python=True))
+    except StopIteration as stop:
+        return "".join(shown) if stop.value and not source.left else None
+    raise AssertionError("a reader waits for more of a text that has ended")
 
 
 class _Value:

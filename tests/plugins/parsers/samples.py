@@ -46,6 +46,8 @@ class Family(NamedTuple):
     text_after: bool = True
     mark: str = ""
     """One that begins a call, to be written amid text."""
+    typed: bool = True
+    """Whether an empty list or object, and null, can be told from an empty text."""
 
 
 def dump(value: Any) -> str:
@@ -78,6 +80,94 @@ def glm(name: str, arguments: dict[str, Any]) -> str:
 def minimax_m2(name: str, arguments: dict[str, Any]) -> str:
     rows = "".join(f'<parameter name="{key}">{text_or_json(value)}</parameter>\n' for key, value in arguments.items())
     return f'<invoke name="{name}">\n{rows}</invoke>'
+
+
+def dsml(name: str, arguments: dict[str, Any]) -> str:
+    rows = "".join(
+        f'<｜DSML｜parameter name="{key}" string="{"true" if isinstance(value, str) else "false"}">'
+        f"{text_or_json(value)}</｜DSML｜parameter>\n"
+        for key, value in arguments.items()
+    )
+    return f'<｜DSML｜invoke name="{name}">\n{rows}</｜DSML｜invoke>'
+
+
+def keyed(quote: str) -> Callable[[str, dict[str, Any]], str]:
+    def value(given: Any) -> str:
+        match given:
+            case str():
+                return f"{quote}{given}{quote}"
+            case dict():
+                return "{" + ",".join(f"{quote}{key}{quote}:{value(one)}" for key, one in given.items()) + "}"
+            case list():
+                return f"[{','.join(map(value, given))}]"
+        return dump(given)
+
+    return lambda name, given: f"call:{name}{{{','.join(f'{key}:{value(one)}' for key, one in given.items())}}}"
+
+
+def minicpm5(name: str, arguments: dict[str, Any]) -> str:
+    def value(given: Any) -> str:
+        if isinstance(given, str) and set(given) & set("<&\n"):
+            return f"<![CDATA[{given}]]>"
+        return str(given)
+
+    rows = "".join(f'<param name="{key}">{value(given)}</param>' for key, given in arguments.items())
+    return f'<function name="{name}">{rows}</function>'
+
+
+def minimax_m3(name: str, arguments: dict[str, Any]) -> str:
+    mark = "]<]minimax[>["
+
+    def value(given: Any) -> str:
+        if isinstance(given, dict):
+            return "".join(f"{mark}<{key}>{value(one)}{mark}</{key}>" for key, one in given.items())
+        if isinstance(given, list):
+            return "".join(f"{mark}<item>{value(one)}{mark}</item>" for one in given)
+        return text_or_json(given)
+
+    return f'{mark}<invoke name="{name}">{value(arguments)}{mark}</invoke>\n'
+
+
+def kimi_k3(name: str, arguments: dict[str, Any]) -> str:
+    rows = "".join(
+        f'<|open|>argument key="{key}" type="{"string" if isinstance(value, str) else "number"}"<|sep|>'
+        f"{text_or_json(value)}<|close|>argument<|sep|>"
+        for key, value in arguments.items()
+    )
+    return f'<|open|>call tool="{name}" index="1"<|sep|>{rows}<|close|>call<|sep|>'
+
+
+def atem(name: str, arguments: dict[str, Any]) -> str:
+    rows = "".join(
+        f'<atem:parameter name="{key}">{text_or_json(value)}</atem:parameter>\n' for key, value in arguments.items()
+    )
+    return f'<atem:function_calls>\n<atem:invoke name="{name}">\n{rows}</atem:invoke>\n</atem:function_calls>'
+
+
+def hy_v3(name: str, arguments: dict[str, Any]) -> str:
+    rows = "".join(
+        f"<arg_key:opensource>{key}</arg_key:opensource>\n"
+        f"<arg_value:opensource>{text_or_json(value)}</arg_value:opensource>\n"
+        for key, value in arguments.items()
+    )
+    return f"<tool_call:opensource>{name}<tool_sep:opensource>\n{rows}</tool_call:opensource>"
+
+
+def k2_horizon(name: str, arguments: dict[str, Any]) -> str:
+    rows = "".join(
+        f"<ifm|arg_key>{key}</ifm|arg_key><ifm|arg_type>{'string' if isinstance(value, str) else 'any'}</ifm|arg_type>"
+        f"<ifm|arg_value>{text_or_json(value)}</ifm|arg_value>"
+        for key, value in arguments.items()
+    )
+    return f"<ifm|tool_call>{name}{rows}</ifm|tool_call>"
+
+
+def plamo3(name: str, arguments: dict[str, Any]) -> str:
+    return (
+        f"<|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>{name}<|plamo:end_tool_name:plamo|>"
+        "<|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>"
+        f"{dump(arguments)}<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|>"
+    )
 
 
 def pythonic(name: str, arguments: dict[str, Any]) -> str:
@@ -148,6 +238,70 @@ FAMILIES: dict[str, Family] = {
     "json": Family(json_call("parameters"), ("[", "]"), ", ", text_before=False, text_after=False, mark="[{"),
     "xlam fenced": Family(json_call(), ("```json\n[", "]\n```"), ", ", mark="```json"),
     "openai": Family(harmony, mark="<|channel|>"),
+    "deepseek_v32": Family(
+        dsml, ("<｜DSML｜function_calls>\n", "\n</｜DSML｜function_calls>"), "\n", mark="<｜DSML｜function_calls>"
+    ),
+    "deepseek_v4": Family(
+        dsml, ("<｜DSML｜tool_calls>\n", "\n</｜DSML｜tool_calls>"), "\n", mark="<｜DSML｜tool_calls>"
+    ),
+    "gemma4": Family(
+        lambda name, arguments: "<|tool_call>" + keyed('<|"|>')(name, arguments) + "<tool_call|>", mark="<|tool_call>"
+    ),
+    "functiongemma": Family(
+        lambda name, arguments: f"<start_function_call>{keyed('<escape>')(name, arguments)}<end_function_call>",
+        mark="<start_function_call>",
+    ),
+    "cohere_command4": Family(
+        lambda name, arguments: dump({"tool_call_id": "0", "tool_name": name, "parameters": arguments}),
+        ("<|START_ACTION|>[\n    ", "\n]<|END_ACTION|>"), ",\n    ", mark="<|START_ACTION|>",
+    ),
+    "lfm2": Family(pythonic, ("<|tool_call_start|>[", "]<|tool_call_end|>"), ", ", mark="<|tool_call_start|>"),
+    "olmo3": Family(pythonic, ("<function_calls>", "</function_calls>"), "\n", mark="<function_calls>"),
+    "nemotron_nano_v2": Family(json_call(), ("<TOOLCALL>[", "]</TOOLCALL>"), ", ", mark="<TOOLCALL>"),
+    "longcat": Family(
+        lambda name, arguments: f"<longcat_tool_call>{json_call()(name, arguments)}</longcat_tool_call>",
+        mark="<longcat_tool_call>",
+    ),
+    "apriel": _LIST,
+    "gigachat3": Family(
+        lambda name, arguments: f"<|function_call|>{json_call()(name, arguments)}<|message_sep|>\n\n",
+        mark="<|function_call|>",
+    ),
+    "apertus": Family(
+        lambda name, arguments: dump({name: arguments}), ("<|tools_prefix|>[", "]<|tools_suffix|>"), ", ",
+        mark="<|tools_prefix|>",
+    ),
+    "hy_v3": Family(
+        hy_v3, ("<tool_calls:opensource>\n", "\n</tool_calls:opensource>"), "\n", mark="<tool_call:opensource>"
+    ),
+    "solar_open": Family(
+        lambda name, arguments: (
+            f"<|tool_call:begin|>a1<|tool_call:name|>{name}<|tool_call:args|>{dump(arguments)}<|tool_call:end|>"
+        ),
+        ("<|tool_calls|>", "<|calls|>"), mark="<|tool_call:begin|>",
+    ),
+    "functionary_v3_1": Family(
+        lambda name, arguments: f"<function={name}>{dump(arguments)}</function>", mark="<function="
+    ),
+    "functionary_v3_2": Family(
+        lambda name, arguments: f">>>{name}\n{dump(arguments)}", text_after=False, mark=">>>get"
+    ),
+    "minicpm5": Family(minicpm5, between="\n", mark='<function name="'),
+    "minimax_m3": Family(
+        minimax_m3, ("]<]minimax[>[<tool_call>\n", "]<]minimax[>[</tool_call>"), mark="]<]minimax[>[<tool_call>",
+        typed=False,
+    ),
+    "kimi_k3": Family(kimi_k3, ("<|open|>tools<|sep|>", "<|close|>tools<|sep|>"), mark="<|open|>tools<|sep|>"),
+    "muse_glimmer": Family(atem, mark="<atem:function_calls>"),
+    "plamo3": Family(
+        plamo3, ("<|plamo:begin_tool_requests:plamo|>", "<|plamo:end_tool_requests:plamo|>"),
+        mark="<|plamo:begin_tool_name:plamo|>",
+    ),
+    "k2_horizon": Family(k2_horizon, ("<ifm|tool_calls>", "</ifm|tool_calls>"), "\n", mark="<ifm|tool_call>"),
+    "k2_horizon json": Family(
+        lambda name, arguments: f"<ifm|tool_call>{json_call()(name, arguments)}</ifm|tool_call>",
+        ("<ifm|tool_calls>", "</ifm|tool_calls>"), mark="<ifm|tool_call>",
+    ),
 }  # fmt: skip
 
 

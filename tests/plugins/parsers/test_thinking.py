@@ -16,17 +16,16 @@ from .samples import FAMILIES, TOOLS, written
 
 OFFERS = {offer.name: offer for offer in lsv_reasoning_parsers()}
 MARKS = {
-    "granite": ("Here is my thought process:", "Here is my response:"),
-    "mistral": ("[THINK]", "[/THINK]"),
-    "seed_oss": ("<seed:think>", "</seed:think>"),
     "openai_gptoss": ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
 }
 ALWAYS = {"deepseek_r1", "minimax", "step3"}
+ADDRESSED = {"openai_gptoss", "muse_glimmer"}
+"""Their answers are messages, whose headers say what they are."""
 
 pytestmark = pytest.mark.row("F-132")
 
 
-@pytest.fixture(params=OFFERS)
+@pytest.fixture(params=sorted(OFFERS.keys() - {"muse_glimmer"}))
 def name(request):
     return request.param
 
@@ -37,8 +36,8 @@ def make(name):
 
 
 @pytest.fixture
-def marks(name):
-    return MARKS.get(name, ("<think>", "</think>"))
+def marks(name, make):
+    return MARKS[name] if name in MARKS else (make.begins[0], make.ends[0])
 
 
 THOUGHTS = [
@@ -193,6 +192,28 @@ def test_harmony_names_the_recipient_before_the_channel(constrained):
         assert (found.text, [(call.name, call.arguments) for call in found.calls]) == ("", [("f", '{"a": 1}')])
     for text in (" to=functions.f is text", "Hello to=you.", " to"):
         assert check_parser(load_object(tools.load), text, form).text == text
+
+
+MUSE = AnswerForm(tools={"f": {}}, prompt_end="…<|eot|><|start|>assistant")
+
+
+def test_muse_addresses_thoughts_calls_and_answers():
+    """A header before each message, of which the prompt has begun the first."""
+    make = load_object(OFFERS["muse_glimmer"].load)
+    call = '<atem:function_calls>\n<atem:invoke name="f">\n</atem:invoke>\n</atem:function_calls>'
+    thought, follows = " to=self<|message|>Hm.\nYes.<|eom|>", "<|start|>assistant to="
+    found = check_parser(make, f"{thought}{follows}user<|message|>No.<|eot|>", MUSE)
+    assert (found.thoughts, found.text) == ("Hm.\nYes.", "No.")
+    assert check_parser(make, " to=user<|message|>No.<|eot|>", MUSE).text == "No."
+    found = check_parser(make, f"{thought}{follows}f<|message|>{call}<|eom|>{follows}f<|message|>{call}<|eot|>", MUSE)
+    assert found.thoughts == "Hm.\nYes."
+    (tools,) = [offer for offer in lsv_tool_parsers() if offer.name == "muse_glimmer"]
+    second = check_parser(load_object(tools.load), found.text, MUSE)
+    assert (second.text, [call.name for call in second.calls]) == ("", ["f", "f"])
+    thinking = make.thoughts_after(MUSE.prompt_end)
+    assert check_parser(make, f"{thinking.begins[0]}Hm.{thinking.close}No.", MUSE) == Found(thoughts="Hm.", text="No.")
+    assert make.thoughts_after(f"{MUSE.prompt_end} to=user<|message|>") is None
+    assert check_parser(make, "No header.", MUSE).text == "No header."
 
 
 def test_harmony_in_two_steps():

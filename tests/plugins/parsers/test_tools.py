@@ -6,7 +6,7 @@ import json
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lsv.offers import load_object
@@ -53,6 +53,8 @@ def test_every_parser_has_a_family():
 
 @pytest.mark.parametrize("case", CALLS)
 def test_calls(make, family, case):
+    if not family.typed and case in ("nested", "three", "null"):
+        pytest.skip("an empty list or object, and null, are written like an empty text")
     found = check_parser(make, written(family, *CALLS[case]), FORM)
     assert found_calls(found) == CALLS[case]
     assert found.text == ""
@@ -87,8 +89,9 @@ def test_what_is_no_call_is_text(make, family):
         assert "is how a call begins" not in answer or found.text.endswith("is how a call begins")
 
 
-def test_a_mark_that_is_written_twice(make, family):
-    if not family.mark or family.mark[0] not in "<[" or family.mark in ("[get", "[{", "<|channel|>"):
+def test_a_mark_that_is_written_twice(name, make, family):
+    needs_none = name == "minicpm5" or family.mark in ("[get", "[{", "<|channel|>")
+    if not family.mark or family.mark[0] not in "<[" or needs_none:
         pytest.skip("its calls need no mark")
     whole = written(family, *CALLS["plain"])
     found = check_parser(make, whole.replace(family.mark, f"{family.mark} {family.mark}", 1), FORM)
@@ -140,6 +143,8 @@ def test_time_grows_with_the_length_and_no_faster(make, family):
 
 
 def test_arguments_come_as_they_are_written(make, family):
+    if not family.typed:
+        pytest.skip("only the end of a value says whether it is a text")
     parser = make(FORM)
     whole = written(family, ("get_weather", {"city": "x" * 100}))
     pieces = [part for character in whole for part in parser.push(character)]
@@ -243,6 +248,9 @@ NAMES = st.from_regex(r"[a-z_][a-z0-9_]{0,11}", fullmatch=True)
 @settings(deadline=None, max_examples=3)
 @given(calls=st.dictionaries(NAMES, st.dictionaries(NAMES, VALUES, max_size=3), min_size=1, max_size=3))
 def test_any_calls_are_read_as_they_were_written(name, calls):
+    given = [value for arguments in calls.values() for value in arguments.values()]
+    assume(FAMILIES[name].typed or not any(isinstance(value, list | dict | None) for value in given))
+
     def schema(value):
         return {"type": "string"} if isinstance(value, str) else {}
 

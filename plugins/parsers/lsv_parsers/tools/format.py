@@ -62,6 +62,8 @@ class _Answer:
             if mark in self._format.begins:
                 self._source.record(mark)
                 yield from self._calls(known_only=mark in self._format.doubtful)
+            elif mark in self._format.silent:
+                self._parts.border()
 
     def _open(self) -> Reading[None]:
         """Read the beginning of an answer, which may be calls without a mark."""

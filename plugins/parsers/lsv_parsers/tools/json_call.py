@@ -10,7 +10,7 @@ from lsv_parsers.source import Reading, Source
 from lsv_parsers.tools.call import Call
 from lsv_parsers.values import copy_string, copy_value
 
-_SPARE = ("id", "type", "index", "description")
+_SPARE = ("id", "type", "index", "description", "tool_call_id")
 """Keys that may stand before the name, and say nothing."""
 
 
@@ -23,6 +23,30 @@ class JsonCall:
 
     def read(self, call: Call) -> Reading[bool]:
         return (yield from _Object(self, call).read())
+
+
+class NameKeyCall:
+    """``{"f": {…}}``: the function's name is the key of its arguments."""
+
+    def read(self, call: Call) -> Reading[bool]:
+        source = call.source
+        if not (yield from source.comes("{")):
+            return False
+        yield from source.skip()
+        name = yield from read_string(source)
+        if name is None or not call.may_be(name):
+            return False
+        yield from source.skip()
+        if not (yield from source.comes(":")):
+            return False
+        yield from source.skip()
+        if (yield from source.peek()) != "{":
+            return False
+        call.begin(name)
+        if not (yield from copy_value(source, call.arguments)):
+            return False
+        yield from source.skip()
+        return (yield from source.comes("}"))
 
 
 class _Object:

@@ -12,7 +12,7 @@ _FORMATS = [one for one in vars(formats).values() if isinstance(one, ToolFormat)
 def _marks(format: ToolFormat) -> set[str]:
     """The marks that no other text has: words and code fences stand in thoughts, too."""
     marks = (*format.begins, *format.own, *format.silent)
-    return {mark for mark in marks if mark[0] in "<[" and mark not in format.doubtful}
+    return {mark for mark in marks if mark[0] in "<[]" and mark not in format.doubtful}
 
 
 OPENERS = tuple(sorted(set().union(*map(_marks, _FORMATS))))

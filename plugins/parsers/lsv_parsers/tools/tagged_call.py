@@ -10,10 +10,17 @@ from typing import Any
 from lsv_parsers.source import Marks, Reading, marks_of
 from lsv_parsers.tools.call import Call
 from lsv_parsers.tools.value_kinds import Kind, kind_of
-from lsv_parsers.values import quoted
+from lsv_parsers.values import Show, python_as_json, quoted
 
 MAX_NAME = 256
+Key = tuple[str, Kind | None]
 _NOTHING: Mapping[str, Any] = {}
+_LITERALS = ("{", "[", "(", "True", "False", "None")
+"""What values begin with that may be written as Python writes them."""
+
+
+def _plain_key(text: str) -> Key:
+    return text.strip(), None
 
 
 @dataclass(frozen=True)
@@ -35,13 +42,21 @@ class TaggedCall:
     """Whether values stand on lines of their own."""
     outer: tuple[str, ...] = ()
     """Marks after all calls."""
+    name: Callable[[str], str] = str.strip
+    """The function's name, of what stands up to one of ``name_ends``."""
+    key: Callable[[str], Key] = _plain_key
+    """A key, and the kind of its value where the tag says it, of what stands up to ``key_end``."""
+    types: tuple[str, str] | None = None
+    """Marks around a type that may stand between key and value."""
+    verbatim: tuple[str, str] | None = None
+    """Marks that may stand around a text, in which other marks are text."""
 
     def read(self, call: Call) -> Reading[bool]:
         source = call.source
         if self.name_begin and not (yield from source.comes(self.name_begin)):
             return False
         found = yield from source.head(marks_of(*self.name_ends), MAX_NAME)
-        if found is None or not call.may_be(name := found[0].strip()):
+        if found is None or not call.may_be(name := self.name(found[0])):
             return False
         if found[1] not in (self.key_begin, self.close):
             source.take(len(found[1]))
@@ -62,16 +77,21 @@ class TaggedCall:
             if found is None:
                 return False
             source.take(len(found[1]))
+            key, kind = self.key(found[0])
             if self.value_begin:
-                yield from source.skip()
-                if not (yield from source.comes(self.value_begin)):
+                between = yield from source.head(marks_of(self.value_begin), MAX_NAME)
+                if between is None or not self._may_stand_between(between[0].strip()):
                     return False
+                source.take(len(self.value_begin))
+                kind = "text" if "string" in between[0] else kind
             comma = ", " if call.begun else ""
             self._begin(call, name)
-            key = found[0].strip()
             call.arguments(f"{comma}{json.dumps(key, ensure_ascii=False)}: ")
-            if not (yield from self._value(call, kind_of(schema, key))):
+            if not (yield from self._value(call, kind or kind_of(schema, key))):
                 return False
+
+    def _may_stand_between(self, text: str) -> bool:
+        return not text or (self.types is not None and text.startswith(self.types[0]) and text.endswith(self.types[1]))
 
     @staticmethod
     def _begin(call: Call, name: str) -> None:
@@ -84,9 +104,10 @@ class TaggedCall:
         if self.lines:
             yield from source.comes("\n")
         lines = _Lines(self.lines)
-        if kind == "text":
+        verbatim = self.verbatim is not None and (yield from source.comes(self.verbatim[0]))
+        if kind == "text" or verbatim:
             call.arguments('"')
-            if not (yield from self._show_value(call, lambda text: call.arguments(quoted(lines(text))))):
+            if not (yield from self._show_value(call, lambda text: call.arguments(quoted(lines(text))), verbatim)):
                 return False
             call.arguments('"')
             return True
@@ -96,8 +117,12 @@ class TaggedCall:
         call.arguments(as_json("".join(pieces), kind))
         return True
 
-    def _show_value(self, call: Call, show: Callable[[str], None]) -> Reading[bool]:
+    def _show_value(self, call: Call, show: Show, verbatim: bool = False) -> Reading[bool]:
         """Show a value up to its end, and read its closing tag; False where the answer ends before."""
+        if verbatim and self.verbatim is not None:
+            if not (yield from call.source.until(marks_of(self.verbatim[1]), show)):
+                return False
+            show = _forget
         mark = yield from call.source.until(self._value_ends, show, reads=False)
         if mark == self.value_end:
             call.source.take(len(mark))
@@ -124,16 +149,15 @@ class _Lines:
 
 
 def as_json(text: str, kind: Kind) -> str:
-    """A value as JSON: what it says, if it is JSON, and otherwise the text itself."""
+    """A value as JSON: what it says, if it is JSON or a literal of Python, and otherwise the text itself."""
     shown = text.strip()
     if kind == "optional text":
-        return "null" if shown == "null" else f'"{quoted(text)}"'
-    if shown in ("True", "False"):
-        return shown.lower()
+        return "null" if shown in ("null", "None") else f'"{quoted(text)}"'
     try:
         json.loads(shown, parse_constant=_refuse, parse_int=_keep)
     except (ValueError, RecursionError):
-        return f'"{quoted(text)}"'
+        literal = python_as_json(shown) if shown.startswith(_LITERALS) else None
+        return literal or f'"{quoted(text)}"'
     return shown
 
 
@@ -144,3 +168,7 @@ def _refuse(name: str) -> None:
 def _keep(digits: str) -> float:
     """Integers stay as they are written: converting long ones would take long."""
     return 0.0
+
+
+def _forget(text: str) -> None:
+    """White space between a text and its closing tag."""
