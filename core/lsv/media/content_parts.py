@@ -92,15 +92,11 @@ def convert_part(part: Any, where: str) -> ContentPart:
         raise BadRequest(f"{where}: {str(error).replace('`', '')}", param=where) from None
 
 
-def template_content(
-    parts: list[str | Reference], marks: Mapping[Modality, str] = NO_MARKS
-) -> str | list[dict[str, str]]:
-    """Content as chat templates know it: one text where there are no media, else a list of typed parts.
+def template_content(parts: list[str | Reference], marks: Mapping[Modality, str] = NO_MARKS) -> list[dict[str, str]]:
+    """Content as chat templates know it: a list of typed parts.
 
     Those of media have their ``mark``, if they have one: what stands for them where a template takes texts alone.
     """
-    if all(isinstance(part, str) for part in parts):
-        return "\n".join(str(part) for part in parts)
     return [{"type": "text", "text": part} if isinstance(part, str) else _shown(part, marks) for part in parts]
 
 

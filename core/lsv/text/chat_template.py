@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jinja2
 from jinja2 import nodes
@@ -21,16 +22,17 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from lsv.errors import BadRequest, CheckpointError
+from lsv.text.message_forms import MessageForms
 
 Message = Mapping[str, Any]
 ContentFormat = Literal["auto", "string", "openai"]
 """How a template gets contents: as text, as a list of parts, or as it reads them."""
 
-_PARTS_LOOP = re.compile(r"\bin\s+\w+(\.content|\[\s*['\"]content['\"]\s*\])")
-_TAKES_TEXT = re.compile(r"\bis\s+(not\s+)?(string|iterable)\b")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _DEFAULT, _WITH_TOOLS = "default", "tool_use"
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
+_KEPT = 8
+"""Templates that stay compiled."""
 
 
 class ChatTemplates:
@@ -39,7 +41,7 @@ class ChatTemplates:
     def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
         self._templates = dict(templates)
         self._special_tokens = dict(special_tokens)
-        self._compiled: dict[str, jinja2.Template] = {}
+        self._loaded: dict[str, _Loaded] = {}
         self._environment = _make_environment()
 
     def __bool__(self) -> bool:
@@ -59,24 +61,30 @@ class ChatTemplates:
         template: str | None = None,
         kwargs: Mapping[str, Any] | None = None,
         content_format: ContentFormat = "auto",
+        continue_final_message: bool = False,
     ) -> str:
         """The conversation as text. ``template`` is a template's text, or the name of one of several.
 
+        With ``continue_final_message`` the text ends where the last message's content does.
         Raises ``BadRequest`` where there is no template, or where the template refuses or can't digest its input.
         """
         if not messages:
             raise BadRequest("messages must not be empty", param="messages")
-        source = self.source(template, with_tools=tools is not None)
-        context = {**self._special_tokens, **(kwargs or {})}
-        context |= {
-            "messages": [_prepare(message, source, content_format) for message in messages],
-            "tools": tools,
-            "documents": documents,
-            "add_generation_prompt": add_generation_prompt,
-        }
+        mark = f"Q{secrets.token_hex(8)}" if continue_final_message else ""
+        if mark:
+            messages = [*messages[:-1], _mark_end(messages[-1], mark)]
         try:
-            return self._compile(source).render(context)
-        except MemoryError:
+            loaded = self._load(self.source(template, with_tools=tools is not None))
+            context = {
+                **self._special_tokens,
+                **(kwargs or {}),
+                "messages": [_prepare(message, loaded.forms, content_format) for message in messages],
+                "tools": tools,
+                "documents": documents,
+                "add_generation_prompt": add_generation_prompt,
+            }
+            text = loaded.template.render(context)
+        except (MemoryError, BadRequest):
             raise
         except jinja2.TemplateError as cause:
             raise BadRequest(f"the chat template refused the messages: {cause}", param="messages") from cause
@@ -84,6 +92,7 @@ class ChatTemplates:
             raise BadRequest(
                 f"the chat template failed on the messages: {type(cause).__name__}: {cause}", param="messages"
             ) from cause
+        return _cut_at(text, mark) if mark else text
 
     def source(self, template: str | None, *, with_tools: bool = False) -> str:
         """The text of the template that ``render`` takes. Raises ``BadRequest`` where there is none."""
@@ -103,14 +112,32 @@ class ChatTemplates:
             param="messages",
         )
 
-    def _compile(self, source: str) -> jinja2.Template:
-        """Compiled templates of the tokenizer are kept; one that came with a request is not."""
-        if source in self._compiled:
-            return self._compiled[source]
-        compiled = self._environment.from_string(source)
-        if source in self._templates.values():
-            self._compiled[source] = compiled
-        return compiled
+    def _load(self, source: str) -> _Loaded:
+        """A template to render, and the forms it reads. The last few stay compiled."""
+        found = self._loaded.pop(source, None) or self._compile(source)
+        self._loaded[source] = found
+        for oldest in list(self._loaded)[:-_KEPT]:
+            self._loaded.pop(oldest, None)
+        return found
+
+    def _compile(self, source: str) -> _Loaded:
+        template = self._environment.from_string(source)
+        plain = {**self._special_tokens, "documents": None, "add_generation_prompt": False}
+
+        def try_to_render(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None) -> str | None:
+            try:
+                return template.render({**plain, "messages": messages, "tools": tools})
+            except MemoryError:
+                raise
+            except Exception:
+                return None
+
+        return _Loaded(template, MessageForms(try_to_render))
+
+
+class _Loaded(NamedTuple):
+    template: jinja2.Template
+    forms: MessageForms
 
 
 def is_name(template: str) -> bool:
@@ -136,30 +163,65 @@ def read_templates(directory: Path, declared: object) -> dict[str, str]:
     return {str(name): str(text) for name, text in pairs}
 
 
-def _prepare(message: Message, source: str, content_format: ContentFormat) -> dict[str, Any]:
-    """A message as templates expect it: fields that are None left out, reasoning under the names in use.
-
-    Unless the format is said, content given as parts becomes text where the template does not go through parts itself,
-    and content given as text becomes a part where it does nothing else.
+def _prepare(message: Message, forms: MessageForms, content_format: ContentFormat) -> dict[str, Any]:
+    """A message as the template reads it: its content and the arguments of its calls in the forms that it shows, fields
+    that are None and empty lists of calls left out, reasoning under the names in use.
     """
     prepared = {name: value for name, value in message.items() if value is not None}
     reasoning = next((prepared[name] for name in _REASONING_NAMES if name in prepared), None)
     if reasoning is not None:
         prepared = {"thinking": reasoning, **prepared, "reasoning_content": reasoning}
-    content, takes_text, takes_parts = prepared.get("content"), *_find_formats(source, content_format)
-    if isinstance(content, list | tuple) and not takes_parts:
-        prepared["content"] = _flatten(content)
-    elif isinstance(content, str) and not takes_text:
-        prepared["content"] = [{"type": "text", "text": content}]
+    if calls := prepared.pop("tool_calls", None):
+        prepared["tool_calls"] = [_prepare_call(call, forms) for call in calls]
+    content = message.get("content")
+    if calls and not content:
+        given = {"content": None if content is None else ""} if "content" in message else {}
+        return forms.without_content({**prepared, **given})
+    if isinstance(content, str | list | tuple):
+        prepared["content"] = _form_content(content, forms, str(message.get("role")), content_format)
     return prepared
 
 
-def _find_formats(source: str, content_format: ContentFormat) -> tuple[bool, bool]:
-    """Whether a template takes contents as text, and as parts."""
-    if content_format != "auto":
-        return content_format == "string", content_format == "openai"
-    loops = _PARTS_LOOP.search(source) is not None
-    return not loops or _TAKES_TEXT.search(source) is not None, loops
+def _form_content(content: Any, forms: MessageForms, role: str, content_format: ContentFormat) -> Any:
+    """A content as text or as parts: as ``content_format`` says, or as the template reads messages of this role."""
+    if content_format == "auto":
+        wanted = forms.content(role, content)
+    else:
+        wanted = "text" if content_format == "string" else "parts"
+    if wanted == "parts":
+        return [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return content if isinstance(content, str) else _flatten(content)
+
+
+def _prepare_call(call: Any, forms: MessageForms) -> Any:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping):
+        return call
+    return {**call, "function": {**function, "arguments": forms.arguments(function.get("arguments"))}}
+
+
+def _mark_end(message: Message, mark: str) -> dict[str, Any]:
+    """A message whose text ends in ``mark`` and a blank: the blank goes where the template trims the text."""
+    content = message.get("content")
+    if not isinstance(content, list | tuple):
+        return {**message, "content": f"{content or ''}{mark} "}
+    texts = [index for index, part in enumerate(content) if isinstance(part, Mapping) and "text" in part]
+    if not texts:
+        raise BadRequest("continue_final_message: the last message has no text", param="continue_final_message")
+    parts = list(content)
+    parts[texts[-1]] = {**parts[texts[-1]], "text": f"{parts[texts[-1]]['text']}{mark} "}
+    return {**message, "content": parts}
+
+
+def _cut_at(text: str, mark: str) -> str:
+    """The rendered prompt up to the mark, so that the answer goes on from there."""
+    before, found, after = text.rpartition(mark)
+    if not found:
+        raise BadRequest(
+            "continue_final_message: the chat template does not show the last message as it was given",
+            param="continue_final_message",
+        )
+    return before if after.startswith(" ") else before.rstrip()
 
 
 def _flatten(parts: Sequence[Any]) -> str:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from lsv.errors import BadRequest
+_TRIES = 4
+"""How many places are tried at which cut arguments may have been whole."""
+
+_CLOSERS = {"{": "}", "[": "]"}
 
 
 def template_role(role: str) -> str:
@@ -14,14 +19,67 @@ def template_role(role: str) -> str:
     return "system" if role == "developer" else role
 
 
-def template_arguments(arguments: Any, where: str) -> Any:
-    """The arguments of a tool call as an object: clients send the JSON text that they were sent.
+def read_arguments(given: Any) -> dict[str, Any]:
+    """The arguments of an earlier call as an object. Clients send the JSON text that they were sent.
 
-    Raises ``BadRequest`` for text that is not JSON.
+    Null and an empty text are no arguments. The text of a call that was cut off is completed: the object has what was
+    whole, and the beginning of a text. What is no object at all becomes the one argument ``arguments``.
     """
-    if not isinstance(arguments, str):
-        return arguments
+    if isinstance(given, dict):
+        return given
+    if given is None or (isinstance(given, str) and not given.strip()):
+        return {}
+    value = _parse(given) if isinstance(given, str) else given
+    if value is None:
+        return {}
+    return value if isinstance(value, dict) else {"arguments": value}
+
+
+def write_arguments(given: Any) -> str:
+    """The arguments of an earlier call as JSON text: as the client sent it, ``{}`` for none."""
+    if given is None or (isinstance(given, str) and given.strip() in ("", "null")):
+        return "{}"
+    return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+
+
+def _parse(text: str) -> Any:
+    """The value of a JSON text, of one that was cut, or the text itself where it is neither."""
     try:
-        return msgspec.json.decode(arguments or "{}")
-    except (msgspec.DecodeError, RecursionError):
-        raise BadRequest(f"{where}: function.arguments must be JSON", param=where) from None
+        return msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        pass
+    for tried in (text, *_completed(text)):
+        try:
+            value = json.loads(tried, strict=False)  # models write line breaks in texts as they are
+            json.dumps(value, ensure_ascii=False).encode()  # and halves of surrogates, which no prompt can have
+        except (ValueError, RecursionError):
+            continue
+        return value
+    return text
+
+
+def _completed(text: str) -> Iterator[str]:
+    """Ways to complete a cut JSON object: at its end, and after each of the last values before that."""
+    if not text.lstrip().startswith("{"):
+        return
+    opened: list[str] = []
+    whole: list[tuple[int, str]] = []
+    in_text = escaped = False
+    for place, letter in enumerate(text):
+        if in_text:
+            in_text, escaped = letter != '"' or escaped, letter == "\\" and not escaped
+        elif letter == '"':
+            in_text = True
+        elif letter in _CLOSERS:
+            opened.append(_CLOSERS[letter])
+            whole.append((place + 1, "".join(reversed(opened))))
+        elif opened and letter == opened[-1]:
+            opened.pop()
+        elif letter == ",":
+            whole.append((place, "".join(reversed(opened))))
+    if not opened:
+        return
+    end = "".join(reversed(opened))
+    yield (text[:-1] if escaped else text) + ('"' if in_text else "") + end
+    for place, closers in whole[: -_TRIES - 1 : -1]:
+        yield text[:place] + closers

@@ -16,7 +16,7 @@ from lsv.media.service import OfflineMedia, open_offline
 from lsv.plugins.catalog import Catalog
 from lsv.request.encoded import EncodedText
 from lsv.request.prompt import Prompt
-from lsv.text.messages import template_arguments, template_role
+from lsv.text.messages import template_role
 from lsv.text.tokenizer import Tokenizer
 
 PromptInput: TypeAlias = "str | Sequence[int] | Mapping[str, Any]"
@@ -118,8 +118,8 @@ class PromptReader:
         for index, message in enumerate(messages):
             content, calls = message.get("content"), message.get("tool_calls")
             message = {**message, "role": template_role(str(message.get("role", "")))}
-            if calls:
-                message["tool_calls"] = [_template_call(call, f"messages[{index}].tool_calls") for call in calls]
+            for call in calls or ():
+                _check_call(call, f"messages[{index}].tool_calls")
             if isinstance(content, list | tuple):
                 parts = _read_parts(content, f"messages[{index}].content")
                 references = [part for part in parts if isinstance(part, Reference)]
@@ -168,12 +168,9 @@ def _read_parts(content: Sequence[Any], where: str) -> list[str | Reference]:
     return [read_part(convert_part(part, place), place) for part, place in zip(content, places, strict=True)]
 
 
-def _template_call(call: Any, where: str) -> Any:
-    """A tool call with its arguments as an object."""
+def _check_call(call: Any, where: str) -> None:
     if not isinstance(call, Mapping) or not isinstance(call.get("function"), Mapping):
         raise BadRequest(f"{where} must have a function with a name and arguments", param=where)
-    arguments = template_arguments(call["function"].get("arguments"), where)
-    return {**call, "function": {**call["function"], "arguments": arguments}}
 
 
 def list_prompts(

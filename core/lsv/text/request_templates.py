@@ -59,11 +59,13 @@ class RequestTemplates:
         documents: Sequence[Mapping[str, Any]] | None,
         kwargs: Mapping[str, Any],
         content_format: ContentFormat = "auto",
+        continue_final_message: bool = False,
     ) -> str:
         """As ``ChatTemplates.render``, which raises ``BadRequest``; also for a template that takes too much."""
         given = {
             "messages": messages, "template": template, "add_generation_prompt": add_generation_prompt,
             "tools": tools, "documents": documents, "kwargs": kwargs, "content_format": content_format,
+            "continue_final_message": continue_final_message,
         }  # fmt: skip
         try:
             packed = msgspec.json.encode(given)

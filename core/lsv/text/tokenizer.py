@@ -206,6 +206,7 @@ class Tokenizer:
         template: str | None = None,
         kwargs: Mapping[str, Any] | None = None,
         content_format: ContentFormat = "auto",
+        continue_final_message: bool = False,
     ) -> str:
         """A conversation as text, to be encoded without adding special tokens; see ``ChatTemplates.render``."""
         return self._chat.render(
@@ -216,6 +217,7 @@ class Tokenizer:
             template=template,
             kwargs=kwargs,
             content_format=content_format,
+            continue_final_message=continue_final_message,
         )
 
     def _named_id(self, name: str) -> int | None:

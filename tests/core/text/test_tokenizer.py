@@ -69,6 +69,7 @@ CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
     "long": [USER, {"role": "assistant", "content": "Hi."}, {"role": "user", "content": "Bye\n\n"}],
 }
 TOOL = {"type": "function", "function": {"name": "f", "description": "ä<>'\"", "parameters": {"type": "object"}}}
+CALL = {"type": "function", "function": {"name": "f", "arguments": {"text": "ä<>'\""}}}
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +119,7 @@ def test_templates_equal_transformers(reference: Any, name: str, conversation: s
 def test_everything_a_template_can_be_given(reference: Any):
     messages = [
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-        {"role": "assistant", "content": None, "tool_calls": [TOOL], "reasoning": "hm"},
+        {"role": "assistant", "content": None, "tool_calls": [CALL], "reasoning": "hm"},
     ]
     given = {"tools": [TOOL], "documents": [{"title": "T", "text": "x"}]}
     own = letters(50).render_chat(

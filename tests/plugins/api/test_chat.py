@@ -187,7 +187,7 @@ async def test_continue_and_echo(site):
     messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "I say: "}]
     asked = {"messages": messages, "continue_final_message": True, "add_generation_prompt": False}
     body = (await site.chat(**asked, echo=True, max_tokens=5)).json()
-    assert bytes(site.engine.requests[0].prompt.ids) == b"<user>Hi\n<assistant>I say:"
+    assert bytes(site.engine.requests[0].prompt.ids) == b"<user>Hi\n<assistant>I say: "
     assert body["choices"][0]["message"] == {
         "role": "assistant",
         "content": "I say: Hello",
@@ -307,3 +307,15 @@ async def test_eos_counts_as_a_token(site):
     site.engine.answer = "ab"
     assert (await site.chat()).json()["usage"]["completion_tokens"] == 3
     assert EOS not in site.engine.requests[0].prompt.ids
+
+
+@pytest.mark.parametrize("arguments", ['{"city": "Be', "not JSON", "", None, ..., {"city": "Bern"}])
+async def test_calls_of_earlier_answers_are_taken_back(site, arguments):
+    function = {"name": "get_weather"} | ({} if arguments is ... else {"arguments": arguments})
+    messages = [
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "c1", "content": "the arguments were invalid"},
+    ]
+    assert (await site.chat(messages=messages)).status_code == 200
+    assert (await site.http.post("/tokenize", json={"messages": messages})).status_code == 200

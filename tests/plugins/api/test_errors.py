@@ -149,8 +149,8 @@ async def test_empty_prompt(site):
         ),
         (message(role="user", content=[{"text": "x"}]), "messages[0].content[0].type"),
         (
-            message(role="assistant", tool_calls=[{"function": {"name": "f", "arguments": "{"}}]),
-            "messages[0].tool_calls",
+            message(role="assistant", tool_calls=[{"function": {"name": "f", "arguments": 3}}]),
+            "messages[0].tool_calls[0].function.arguments",
         ),
         ({"messages": [{"role": "user", "content": "x"}] * 5000}, "messages"),
         (chat(tools=[{"type": "function"}]), "tools[0].function"),

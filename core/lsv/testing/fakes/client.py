@@ -83,6 +83,7 @@ class FakeTokenizer:
         template: str | None = None,
         kwargs: Mapping[str, Any] | None = None,
         content_format: str = "auto",
+        continue_final_message: bool = False,
     ) -> str:
         for message in messages:
             if message["role"] == "untemplated":
@@ -90,9 +91,13 @@ class FakeTokenizer:
         told = [f"<{name}:{value}>" for name, value in (kwargs or {}).items()]
         told += [f"<tool>{tool['function']['name']}" for tool in tools or ()]
         read = [f"<doc>{document.get('text', '')}" for document in documents or ()]
-        said = [f"<{message['role']}>{message['content']}" for message in messages]
+        said = [f"<{message['role']}>{_text_of(message['content'])}" for message in messages]
         asked = ["<assistant>"] if add_generation_prompt else []
         return "\n".join([*([template] if template else ()), *told, *read, *said, *asked])
+
+
+def _text_of(content: Any) -> str:
+    return "\n".join(part["text"] for part in content) if isinstance(content, list) else str(content or "")
 
 
 def fake_config(name: str = "fake", **changes: Any) -> EngineConfig:

@@ -13,7 +13,7 @@ from lsv.errors import BadRequest
 from lsv.media.content_parts import NO_MARKS, ContentPart, Reference, read_part, refusal, template_content
 from lsv.request.media import Modality
 from lsv.request.prompt import Prompt
-from lsv.text.messages import template_arguments, template_role
+from lsv.text.messages import template_role
 from lsv.text.request_templates import are_flags
 from lsv_api.http.context import Exchange, Served
 from lsv_api.openai.prompts import TextRule, encode_text
@@ -74,9 +74,7 @@ def _read(
 
 
 def template_messages(messages: Sequence[Message], marks: Mapping[Modality, str] = NO_MARKS) -> list[dict[str, Any]]:
-    """Messages as templates know them: content as one text, or as parts where it has media, which have their ``marks``;
-    arguments of tool calls as objects.
-    """
+    """Messages as templates know them: content as a text or as parts, where media have their ``marks``."""
     if not messages:
         raise BadRequest("messages must hold at least one message", param="messages")
     return [_template_message(message, f"messages[{index}]", marks) for index, message in enumerate(messages)]
@@ -84,7 +82,8 @@ def template_messages(messages: Sequence[Message], marks: Mapping[Modality, str]
 
 def final_text(messages: Sequence[Message]) -> str:
     """The text of the last message."""
-    return _text_of(template_content(_parts(messages[-1].content, f"messages[{len(messages) - 1}].content")))
+    parts = _parts(messages[-1].content, f"messages[{len(messages) - 1}].content")
+    return "\n".join(part for part in parts if isinstance(part, str))
 
 
 def _template_message(message: Message, where: str, marks: Mapping[Modality, str]) -> dict[str, Any]:
@@ -93,14 +92,20 @@ def _template_message(message: Message, where: str, marks: Mapping[Modality, str
     role = template_role(message.role)
     if message.content is None and role not in ("assistant", "tool", "function"):
         raise BadRequest(f"{where}.content is required for role {role}", param=f"{where}.content")
-    content = template_content(_parts(message.content, f"{where}.content"), marks)
-    known: dict[str, Any] = {"role": role, "content": content}
+    known: dict[str, Any] = {"role": role, "content": _template_content(message, where, marks)}
     for name in ("name", "tool_call_id", "reasoning_content", "reasoning"):
         if (value := getattr(message, name)) is not None:
             known[name] = value
     if message.tool_calls:
-        known["tool_calls"] = [_template_call(call, f"{where}.tool_calls") for call in message.tool_calls]
+        known["tool_calls"] = [_template_call(call) for call in message.tool_calls]
     return known
+
+
+def _template_content(message: Message, where: str, marks: Mapping[Modality, str]) -> str | list[dict[str, str]] | None:
+    """Null stays null beside calls, which some templates tell from an answer by it."""
+    if isinstance(message.content, list):
+        return template_content(_parts(message.content, f"{where}.content"), marks)
+    return None if message.content is None and message.tool_calls else message.content or ""
 
 
 def _parts(content: str | list[ContentPart] | None, where: str) -> list[str | Reference]:
@@ -135,14 +140,9 @@ def _check_chats(served: Served) -> None:
         )
 
 
-def _text_of(content: str | list[dict[str, str]]) -> str:
-    """The text that content holds beside its media."""
-    return content if isinstance(content, str) else "\n".join(part["text"] for part in content if "text" in part)
-
-
-def _template_call(call: ToolCall, where: str) -> dict[str, Any]:
-    arguments = template_arguments(call.function.arguments, where)
-    return {"id": call.id, "type": call.type, "function": {"name": call.function.name, "arguments": arguments}}
+def _template_call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.function.name, "arguments": call.function.arguments}
+    return {"id": call.id, "type": call.type, "function": function}
 
 
 async def _render(
@@ -170,30 +170,18 @@ async def _render(
         "documents": body.documents,
         "kwargs": {**options.default_chat_template_kwargs, **_effort(body), **(body.chat_template_kwargs or {})},
         "content_format": options.content_format,
+        "continue_final_message": continuing,
     }
     tokenizer, template = served.client.tokenizer, body.chat_template or options.chat_template
     brought = body.chat_template is not None and not tokenizer.has_template(body.chat_template)
     if brought or not are_flags(arguments["kwargs"]):
         source, special = tokenizer.template_source(template, with_tools=bool(tools)), tokenizer.special_tokens
-        prompt = await exchange.api.templates.render(source, messages, special_tokens=special, **arguments)
-    else:
-        render = tokenizer.render_chat
-        prompt = await exchange.api.pool.run(exchange.size, render, messages, template=template, **arguments)
-    return _cut_after(prompt, _text_of(messages[-1]["content"])) if continuing else prompt
+        return await exchange.api.templates.render(source, messages, special_tokens=special, **arguments)
+    render = tokenizer.render_chat
+    return await exchange.api.pool.run(exchange.size, render, messages, template=template, **arguments)
 
 
 def _effort(body: ChatRequest | TokenizeRequest) -> dict[str, str | bool]:
     """How much the model should think, for templates that read that, or only whether it should."""
     effort = body.reasoning_effort if isinstance(body, ChatRequest) else None
     return {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
-
-
-def _cut_after(prompt: str, content: str) -> str:
-    """The rendered prompt up to the end of the last message's text, so that the answer goes on from there."""
-    end = prompt.rfind(content.strip())
-    if end < 0 or not content.strip():
-        raise BadRequest(
-            "continue_final_message: the chat template does not show the last message as it was given",
-            param="continue_final_message",
-        )
-    return prompt[: end + len(content.strip())]

@@ -146,7 +146,7 @@ class CompletionRequest(GenerationRequest, kw_only=True):
 
 class FunctionCall(msgspec.Struct, kw_only=True):
     name: str
-    arguments: str | dict[str, Any]
+    arguments: str | dict[str, Any] | None = None
 
 
 class ToolCall(msgspec.Struct, kw_only=True):
