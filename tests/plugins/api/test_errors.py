@@ -152,6 +152,16 @@ async def test_empty_prompt(site):
             message(role="assistant", tool_calls=[{"function": {"name": "f", "arguments": 3}}]),
             "messages[0].tool_calls[0].function.arguments",
         ),
+        (message(role="assistant", content="x", function_call={"name": "f"}), "messages[0].function_call"),
+        (message(role="assistant", content="x", audio={"id": "a"}), "messages[0].audio"),
+        (message(role="assistant", content="x", prefix=True), "messages[0].prefix"),
+        (chat(stream=True, stream_options={"include_usge": True}), "stream_options.include_usge"),
+        (chat(tools=[{"type": "function", "function": {"name": "f"}, "strict": True}]), "tools[0].strict"),
+        (chat(tools=[{"type": "function", "function": {"name": "f", "paramters": {}}}]), "tools[0].function.paramters"),
+        (
+            chat(tools=[{"type": "function", "function": {"name": "f", "input_schema": {}}}]),
+            "tools[0].function.input_schema",
+        ),
         ({"messages": [{"role": "user", "content": "x"}] * 5000}, "messages"),
         (chat(tools=[{"type": "function"}]), "tools[0].function"),
         (chat(tool_choice="required"), "tool_choice"),
@@ -356,3 +366,26 @@ async def test_request_id(site):
     for bad in ("a b", "x" * 129, "é".encode("latin-1"), "a;b"):
         replaced = await site.http.get("/live", headers={"x-request-id": bad})
         assert len(replaced.headers["x-request-id"]) == 32
+
+
+async def test_notes_in_contents_are_passed_over(site, caplog):
+    call = {"id": "c", "type": "function", "index": 0, "function": {"name": "f", "arguments": "{}", "note": 1}}
+    part = {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}, "annotations": []}
+    messages = [
+        {"role": "user", "content": [part], "cache_control": {"type": "ephemeral"}, "id": "m1"},
+        {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None, "audio": None, "prefix": False},
+        {"role": "tool", "content": "4", "tool_call_id": "c", "is_error": False},
+    ]
+    tool = {"type": "function", "function": {"name": "f", "cache_control": {}}, "cache_control": {}, "strict": None}
+    reply = await site.chat(messages=messages, tools=[tool], tool_choice="none", stream_options=None)
+    assert reply.status_code == 200, reply.text
+    assert "ignored unknown request fields" not in caplog.text
+
+
+async def test_unknown_options_are_ignored_and_logged(site, caplog):
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {}, "example": 1}, "version": 2}
+    reply = await site.chat(stream=True, stream_options={"include_obfuscation": True}, response_format=form)
+    assert reply.status_code == 200, reply.text
+    form = "response_format"
+    for name in ("stream_options.include_obfuscation", f"{form}.version", f"{form}.json_schema.example"):
+        assert repr(name) in caplog.text

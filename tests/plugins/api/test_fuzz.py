@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from lsv_api.http.bodies import UNAVAILABLE, field_names
+from lsv_api.http.fields import UNAVAILABLE, field_names
 from lsv_api.records import requests as bodies
 
 KINDS = {

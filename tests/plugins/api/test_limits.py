@@ -14,7 +14,7 @@ import pytest
 
 from lsv.errors import BadRequest, TooLarge
 from lsv.testing.fakes.client import FakeClient, fake_config
-from lsv_api.http import bodies, shape
+from lsv_api.http import bodies, fields, shape
 from lsv_api.http.bodies import decode_body
 from lsv_api.http.shape import check_shape
 from lsv_api.limits import Limits
@@ -145,7 +145,7 @@ async def test_unknown_fields_are_counted(site: Site, caplog: pytest.LogCaptureF
 
 
 def test_nobody_looks_for_what_thousands_of_fields_may_mean(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies.difflib, "get_close_matches", None)
+    monkeypatch.setattr(fields.difflib, "get_close_matches", None)
     with pytest.raises(BadRequest, match="20000 fields"):
         decode_body(json.dumps({"prompt": "a", **{f"f{n}": 1 for n in range(20_000)}}).encode(), CompletionRequest)
 

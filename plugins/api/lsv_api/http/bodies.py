@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
-import logging
 import re
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -15,92 +12,20 @@ from sanic import Request
 from sanic.exceptions import PayloadTooLarge, SanicException
 
 from lsv.errors import BadRequest, TooLarge
-from lsv_api.http.failures import BodyTimeout, Unsupported
+from lsv_api.http.failures import BodyTimeout
+from lsv_api.http.fields import check_options, check_unknown, field_names
 from lsv_api.http.payloads import extract_payloads, restore_payloads
 from lsv_api.http.shape import check_shape
 from lsv_api.limits import Limits
 
-log = logging.getLogger("lsv.api")
-
 Body = TypeVar("Body", bound=msgspec.Struct)
 
-Value = TypeVar("Value")
-
 DISCARD_SECONDS = 2.0
-SHOWN_FIELDS = 8
-"""Unknown fields that the log names."""
 _PEEK = 1024
 """Bytes of a field within which all neutral values are."""
 
 _LOCATED = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(?P<name>\w+)`")
-
-_EMPTY: tuple[Any, ...] = (None, [], {}, "")
-
-UNAVAILABLE: Mapping[str, tuple[Any, ...]] = {
-    "suffix": _EMPTY,
-    "tools": _EMPTY,
-    "tool_choice": (None, "none", "auto"),
-    "functions": _EMPTY,
-    "function_call": (None, "none", "auto"),
-    "audio": (None,),
-    "modalities": (None, ["text"]),
-    "prediction": (None,),
-    "web_search_options": (None,),
-    "reasoning_effort": (None,),
-    "verbosity": (None,),
-    "logits_processors": _EMPTY,
-    "mm_processor_kwargs": _EMPTY,
-    "kv_transfer_params": _EMPTY,
-    "regex": _EMPTY,
-    "ebnf": _EMPTY,
-    "grammar": _EMPTY,
-    "json_schema": _EMPTY,
-    "structural_tag": _EMPTY,
-    "stop_regex": _EMPTY,
-    "logprob_token_ids": _EMPTY,
-    "thinking_token_budget": (None,),
-    "prompt_embeds": _EMPTY,
-    "lora_path": _EMPTY,
-    "custom_logit_processor": _EMPTY,
-    "custom_params": _EMPTY,
-    "ec_transfer_params": _EMPTY,
-    "media_io_kwargs": _EMPTY,
-    "watermarking": (None, False),
-    "return_prompt_text": (None, False),
-    "return_token_offsets": (None, False),
-    "routed_experts_prompt_start": (None, 0),
-    "stream_interval": (None, 1),
-    "padding": (None, "do_not_pad"),
-    "max_tokens_per_doc": (None,),
-    "max_chunks_per_doc": (None,),
-    "rank_fields": _EMPTY,
-}
-"""Fields that other servers support and this one does not yet, with their neutral values."""
-
-RENAMED = {
-    "min_new_tokens": "min_tokens",
-    "max_new_tokens": "max_tokens",
-    "sampling_seed": "seed",
-    "no_stop_trim": "include_stop_str_in_output",
-    "top_logprobs_num": "logprobs",
-}
-"""Fields that other servers call differently."""
-
-IGNORED = frozenset(
-    {
-        "metadata",
-        "store",
-        "service_tier",
-        "safety_identifier",
-        "prompt_cache_key",
-        "parallel_tool_calls",
-        "request_id",
-        "session_id",
-        "return_mm_kwargs",
-    }
-)
-"""Fields that change no answer of this server."""
 
 
 async def read_body(request: Request, limit: int, option: str, timeout: float) -> bytes:
@@ -157,6 +82,7 @@ def _decode(data: bytes, kind: type[Body], limits: Limits) -> Body:
     check_shape(data, limits)
     fields = _split(data)
     check_unknown(fields, field_names(kind), limits, read=_peek)
+    check_options(fields, kind, limits, read=_peek)
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
@@ -165,10 +91,6 @@ def _decode(data: bytes, kind: type[Body], limits: Limits) -> Body:
         raise BadRequest(f"The body must be JSON: {error}") from None
     except RecursionError:
         raise BadRequest("The body is nested too deeply") from None
-
-
-def field_names(kind: type[msgspec.Struct]) -> frozenset[str]:
-    return frozenset(kind.__struct_fields__)
 
 
 def _split(data: bytes) -> dict[str, msgspec.Raw]:
@@ -189,50 +111,6 @@ def _peek(field: msgspec.Raw) -> Any:
 
 
 _LONG = object()
-
-
-def check_unknown(
-    fields: Mapping[str, Value],
-    known: frozenset[str],
-    limits: Limits,
-    *,
-    unavailable: Mapping[str, tuple[Any, ...]] = UNAVAILABLE,
-    read: Callable[[Value], Any] = lambda value: value,
-) -> None:
-    """Refuse fields that would change the answer or look misspelt; ignore the rest, as OpenAI does."""
-    names = [name for name in fields if name not in known and name not in IGNORED]
-    if len(names) > limits.unknown_fields:
-        raise BadRequest(
-            f"The body has {len(names)} fields that no request has, {names[0][:64]!r} among them: at most "
-            f"{limits.unknown_fields} are ignored"
-        )
-    ignored = [name[:64] for name in names if not _is_neutral(name, fields, known, unavailable, read)]
-    if ignored:
-        log.warning("ignored unknown request fields: %s", ", ".join(map(repr, ignored[:SHOWN_FIELDS])))
-
-
-def _is_neutral(
-    name: str,
-    fields: Mapping[str, Value],
-    known: frozenset[str],
-    unavailable: Mapping[str, tuple[Any, ...]],
-    read: Callable[[Value], Any],
-) -> bool:
-    """Whether a field is one that other servers have, with its neutral value. Raises ``BadRequest`` for other values,
-    and for a name that looks misspelt.
-    """
-    if name in unavailable:
-        if read(fields[name]) not in unavailable[name]:
-            raise Unsupported(f"{name} is not available on this server; leave it out", param=name)
-        return True
-    if name in RENAMED:
-        if read(fields[name]) is None:
-            return True
-        raise Unsupported(f"{name} is called {RENAMED[name]} on this server", param=name)
-    near = difflib.get_close_matches(name[:64], known, n=1, cutoff=0.85)
-    if near:
-        raise BadRequest(f"Unknown field {name[:64]!r}; did you mean {near[0]!r}?", param=name[:64])
-    return False
 
 
 def to_bad_request(error: str) -> BadRequest:

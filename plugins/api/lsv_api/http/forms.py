@@ -9,7 +9,8 @@ import msgspec
 from sanic.headers import parse_content_header
 
 from lsv.errors import BadRequest, TooLarge
-from lsv_api.http.bodies import check_unknown, field_names, to_bad_request
+from lsv_api.http.bodies import to_bad_request
+from lsv_api.http.fields import check_unknown, field_names
 from lsv_api.limits import Limits
 from lsv_api.records.requests import GenerationRequest
 
@@ -38,7 +39,7 @@ UNAVAILABLE: Mapping[str, tuple[Any, ...]] = {
     "to_language": (),
     "vllm_xargs": ("{}",),
 }
-"""As ``bodies.UNAVAILABLE``, spelt as in forms; also fields of other routes that forms do not have."""
+"""As ``fields.UNAVAILABLE``, spelt as in forms; also fields of other routes that forms do not have."""
 
 
 def decode_form(data: bytes, content_type: str, kind: type[Body], limits: Limits = Limits()) -> Body:  # noqa: B008

@@ -16,6 +16,7 @@ from lsv.request.prompt import Prompt
 from lsv.text.messages import template_role
 from lsv.text.request_templates import are_flags
 from lsv_api.http.context import Exchange, Served
+from lsv_api.http.failures import Unsupported
 from lsv_api.openai.prompts import TextRule, encode_text
 from lsv_api.openai.sampling import check_answers
 from lsv_api.options import ApiOptions
@@ -25,6 +26,13 @@ Shown = Sequence[Mapping[str, Any]] | None
 """Tools as the chat template gets them."""
 
 _ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+
+_ELSEWHERE = {
+    "function_call": "send the call in tool_calls",
+    "audio": "send the transcript as content",
+    "prefix": "set continue_final_message, and add_generation_prompt to false",
+}
+"""Fields of messages that other servers have, and what to do here."""
 
 
 async def encode_chat(
@@ -89,6 +97,9 @@ def final_text(messages: Sequence[Message]) -> str:
 def _template_message(message: Message, where: str, marks: Mapping[Modality, str]) -> dict[str, Any]:
     if not _ROLE.fullmatch(message.role):
         raise BadRequest(f"{where}.role must be a word like user or assistant", param=f"{where}.role")
+    for name, instead in _ELSEWHERE.items():
+        if getattr(message, name):
+            raise Unsupported(f"{where}.{name} is not available on this server; {instead}", param=f"{where}.{name}")
     role = template_role(message.role)
     if message.content is None and role not in ("assistant", "tool", "function"):
         raise BadRequest(f"{where}.content is required for role {role}", param=f"{where}.content")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from lsv.errors import BadRequest
@@ -10,12 +11,15 @@ from lsv_api.http.failures import Unsupported
 from lsv_api.records.requests import GenerationRequest, ResponseFormat
 
 _GUIDED = ("json", "regex", "choice", "grammar")
+_SCHEMA = ("json_schema", "schema")
 _TAG = ("structures", "triggers", "format")
-"""What a ``response_format`` that is a structural tag may hold."""
+_FORMATS: Mapping[str, tuple[str, ...]] = {
+    "text": (), "json_object": _SCHEMA, "json_schema": _SCHEMA, "structural_tag": _TAG
+}  # fmt: skip
+"""The types of a ``response_format``, and what it may hold beside the type."""
 _OPTIONS = ("whitespace_pattern", "backend")
 _FIELDS = (*_GUIDED, "json_object", "structural_tag", *_OPTIONS)
 """What ``structured_outputs`` may hold."""
-_FORMATS = ("text", "json_object", "json_schema", "structural_tag")
 _OTHERS = ("disable_any_whitespace", "disable_additional_properties", "disable_fallback")
 """What ``structured_outputs`` of other servers may hold beside."""
 _NEUTRAL: tuple[Any, ...] = (None, False, "", [])
@@ -52,22 +56,41 @@ def structured_params(body: GenerationRequest) -> StructuredOutputsParams | None
 
 
 def _of_format(given: ResponseFormat | None) -> dict[str, Any]:
-    if given is None or given.type == "text":
+    if given is None:
         return {}
-    if given.type == "json_object":
-        return {"json_object": True}
-    if given.type == "structural_tag":
-        return {"structural_tag": {name: value for name in _TAG if (value := getattr(given, name)) is not None}}
-    if given.type != "json_schema":
+    if given.type not in _FORMATS:
         raise BadRequest(
             f"response_format: type {given.type[:64]!r} is not available; use one of {', '.join(_FORMATS)}",
             param="response_format.type",
         )
-    if given.json_schema is None or given.json_schema.schema is None:
+    for name in (*_SCHEMA, *_TAG):
+        if getattr(given, name) is not None and name not in _FORMATS[given.type]:
+            takes = " or ".join(kind for kind, names in _FORMATS.items() if name in names)
+            raise BadRequest(
+                f"response_format.{name} needs type {takes}, got {given.type}", param=f"response_format.{name}"
+            )
+    if given.type == "structural_tag":
+        return {"structural_tag": {name: value for name in _TAG if (value := getattr(given, name)) is not None}}
+    return _of_schema(given) if _FORMATS[given.type] else {}
+
+
+def _of_schema(given: ResponseFormat) -> dict[str, Any]:
+    """A JSON schema, in OpenAI's place or beside the type."""
+    schema = given.schema
+    if given.json_schema is not None and given.json_schema.schema is not None:
+        if schema is not None:
+            raise BadRequest(
+                "response_format: schema and json_schema.schema are one: give one of them",
+                param="response_format.schema",
+            )
+        schema = given.json_schema.schema
+    if given.type == "json_object":
+        return {"json_object": True} if schema in (None, True, {}) else {"json": schema}
+    if schema is None:
         raise BadRequest(
             "response_format.json_schema.schema is required with type json_schema", param="response_format.json_schema"
         )
-    return {"json": given.json_schema.schema}
+    return {"json": schema}
 
 
 def _of_outputs(given: dict[str, Any] | None) -> dict[str, Any]:

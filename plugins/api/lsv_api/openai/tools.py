@@ -13,11 +13,16 @@ from lsv.request.params import SamplingParams
 from lsv.request.structured import StructuredOutputsParams
 from lsv_api.http.context import Served
 from lsv_api.http.failures import Unsupported
+from lsv_api.http.fields import check_spelling
 from lsv_api.openai.strict import Schemas, place, strict_grammar
 from lsv_api.options import ApiOptions
 from lsv_api.records.requests import ChatRequest
 
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
+_FUNCTION = frozenset({"name", "description", "parameters", "strict"})
+_RENAMED = ("input_schema", "inputSchema")
+"""What other protocols call the parameters of a function."""
+_MOST_FIELDS = 64
 _CHOICES = ("none", "auto", "required")
 
 
@@ -140,6 +145,19 @@ def _check_tool(tool: Mapping[str, Any], where: str) -> tuple[str, Mapping[str, 
             f"{where}.function.name must be at most 128 letters, digits and any of _ . : / -",
             param=f"{where}.function.name",
         )
+    if len(function) > _MOST_FIELDS:
+        raise BadRequest(
+            f"{where}.function has {len(function)} fields: at most {_MOST_FIELDS} are taken", param=f"{where}.function"
+        )
+    for field in function:
+        if field in _RENAMED:
+            raise Unsupported(
+                f"{where}.function.{field} is called parameters on this server", param=f"{where}.function.{field}"
+            )
+        if field not in _FUNCTION:
+            check_spelling(field, _FUNCTION, f"{where}.function.")
+    if tool.get("strict"):
+        raise Unsupported(f"{where}.strict is called function.strict on this server", param=f"{where}.strict")
     for field, kind, noun in (("description", str, "a text"), ("parameters", dict, "a JSON schema: an object")):
         if not isinstance(function.get(field), kind | None):
             raise BadRequest(f"{where}.function.{field} must be {noun}", param=f"{where}.function.{field}")

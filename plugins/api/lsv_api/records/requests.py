@@ -26,7 +26,11 @@ Messages = Annotated[list["Message"], _described(minItems=1)]
 TokenIds = Annotated[list[int], _described(minItems=1)]
 
 
-class StreamOptions(msgspec.Struct, kw_only=True):
+class Options(msgspec.Struct, kw_only=True):
+    """A record of options within a body: its unknown fields are checked as the body's own are."""
+
+
+class StreamOptions(Options, kw_only=True):
     """``include_usage`` adds a last chunk with the usage, ``continuous_usage_stats`` puts it in all."""
 
     include_usage: bool = False
@@ -56,7 +60,7 @@ class SampledRequest(ScheduledRequest, kw_only=True):
     seed: int | None = None
 
 
-class JsonSchemaFormat(msgspec.Struct, kw_only=True):
+class JsonSchemaFormat(Options, kw_only=True):
     """The schema of an answer. It is followed exactly, ``strict`` or not."""
 
     schema: dict[str, Any] | bool | None = None
@@ -65,12 +69,13 @@ class JsonSchemaFormat(msgspec.Struct, kw_only=True):
     strict: bool | None = None
 
 
-class ResponseFormat(msgspec.Struct, kw_only=True):
+class ResponseFormat(Options, kw_only=True):
     """What form an answer must have: ``text``, ``json_object``, ``json_schema``, or ``structural_tag`` with either
-    ``structures`` and ``triggers`` or ``format``.
+    ``structures`` and ``triggers`` or ``format``. Other servers write ``schema`` beside the type.
     """
 
     type: str
+    schema: dict[str, Any] | bool | None = None
     json_schema: JsonSchemaFormat | None = None
     structures: list[dict[str, Any]] | None = None
     triggers: list[str] | None = None
@@ -158,7 +163,10 @@ class ToolCall(msgspec.Struct, kw_only=True):
 
 
 class Message(msgspec.Struct, kw_only=True):
-    """One message of a conversation."""
+    """One message of a conversation. What clients note beside these fields is passed over.
+
+    ``function_call``, ``audio`` and ``prefix`` are here to be refused: they say what the prompt must hold.
+    """
 
     role: Annotated[str, _described(pattern="^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
     content: str | list[ContentPart] | None = None
@@ -167,6 +175,9 @@ class Message(msgspec.Struct, kw_only=True):
     tool_calls: list[ToolCall] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    function_call: Any = None
+    audio: Any = None
+    prefix: bool | None = None
 
 
 class ChatRequest(GenerationRequest, kw_only=True):
