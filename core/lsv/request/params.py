@@ -88,6 +88,8 @@ class Range(NamedTuple):
 
 
 _MOST = 1 << 31
+_NO_SEED = -1
+"""What clients of vLLM and llama.cpp send for no seed."""
 
 
 RECOMMENDABLE = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -113,7 +115,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """-1 and 0 keep all tokens."""
     min_p: Annotated[float, Range(0.0, 1.0)] = 0.0
     seed: Annotated[int | None, Range(-(1 << 63), (1 << 64) - 1)] = None
-    """None draws from the engine's seed."""
+    """None and -1 draw from the engine's seed."""
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     bad_words: tuple[str, ...] = ()
@@ -158,6 +160,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         for name, default in _DEFAULTS.items():
             if getattr(self, name) is None:  # what vLLM's users write for "not given"
                 msgspec.structs.force_setattr(self, name, default)
+        if self.seed == _NO_SEED:
+            msgspec.structs.force_setattr(self, "seed", None)
         for name, kind in _LISTS.items():
             _read_list(self, name, kind)
         _check_types(self)

@@ -57,6 +57,8 @@ def test_what_is_out_of_range_is_refused_by_name(field, wrong, message):
 
 @pytest.mark.row("F-043", "F-045")
 def test_ranges_hold_their_own_ends():
+    assert SamplingParams(seed=-1).seed is None
+    assert SamplingParams(seed=-2).seed == -2
     assert SamplingParams(min_p=1.0, top_k=-1, seed=(1 << 64) - 1, best_of=None, n=128, temperature=100.0).n == 128
 
 

@@ -228,6 +228,14 @@ async def test_parameters_reach_the_engine(site):
     assert len(site.engine.requests[0].salt) == 32
 
 
+async def test_neutral_values_of_other_servers_ask_for_nothing(site):
+    reply = await site.chat(logprobs=False, top_logprobs=0, seed=-1)
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["choices"][0]["logprobs"] is None
+    assert site.engine.requests[0].sampling.seed is None
+    assert site.engine.requests[0].sampling.logprobs is None
+
+
 @pytest.mark.row("F-118")
 async def test_chats_need_a_template_and_completions_do_not(start):
     engine = FakeClient()

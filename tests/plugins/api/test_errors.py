@@ -169,6 +169,7 @@ async def test_empty_prompt(site):
         (chat(modalities=["audio"]), "modalities"),
         (chat(audio={"voice": "x"}), "audio"),
         (chat(top_logprobs=2), "top_logprobs"),
+        (chat(top_logprobs=-1), "top_logprobs"),
         (chat(logprobs=True, top_logprobs=-1), "top_logprobs"),
         (chat(logprobs=True, top_logprobs=-2), "top_logprobs"),
         (chat(logprobs=True, top_logprobs=21), "top_logprobs"),

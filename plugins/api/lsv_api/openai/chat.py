@@ -61,7 +61,7 @@ async def create_chat_completion(exchange: Exchange) -> HTTPResponse | None:
 
 def _logprobs(body: ChatRequest, served: Served) -> int | None:
     """``logprobs`` switches them on, ``top_logprobs`` says how many candidates a position shows."""
-    if body.top_logprobs is not None and not body.logprobs:
+    if body.top_logprobs and not body.logprobs:
         raise BadRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
     if body.top_logprobs is not None and body.top_logprobs < -1:
         raise BadRequest(f"top_logprobs must be at least -1, got {body.top_logprobs}", param="top_logprobs")
