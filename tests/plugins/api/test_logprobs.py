@@ -10,7 +10,7 @@ import torch
 from lsv.request.outputs import PositionLogprobs, TokenLogprob
 from lsv.text.tokenizer import Tokenizer
 from lsv.worker.logprobs import describe
-from lsv_api.openai.logprobs import LogprobWriter
+from lsv_api.openai.logprobs import LogprobWriter, TextPlace
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def position(logits: torch.Tensor, chosen: int, top: int) -> PositionLogprobs:
 
 
 @pytest.mark.parametrize("top", [1, 5, 20])
-def test_as_many_candidates_as_were_asked_for(writer: LogprobWriter, top: int):
+def test_as_many_candidates_as_were_asked_for(demo: Tokenizer, writer: LogprobWriter, top: int):
     for seed in range(50):
         logits = (3 * torch.randn(2000, generator=torch.Generator().manual_seed(seed))).bfloat16()
         ties = (logits == logits.max()).nonzero().flatten().tolist()
@@ -47,7 +47,7 @@ def test_as_many_candidates_as_were_asked_for(writer: LogprobWriter, top: int):
             assert shown.token == f"token_id:{chosen}"
             if chosen in ties:
                 assert shown.token in names
-            completion = writer.completion(top, skip_special=True)
+            completion = writer.completion(top, TextPlace(demo), skip_special=True)
             completion.extend((position(logits, chosen, top),))
             assert set(completion.shown.top_logprobs[0]) == {*names, shown.token}
 
@@ -68,3 +68,27 @@ def test_bytes_put_parts_of_characters_together(demo: Tokenizer):
     assert any("\N{REPLACEMENT CHARACTER}" in entry.token for entry in shown)
     assert bytes(byte for entry in shown for byte in entry.bytes).decode() == text
     assert bytes(byte for entry in shown for byte in entry.top_logprobs[0].bytes).decode() == text
+
+
+@pytest.mark.parametrize("text", ["a😀b日c", "😀", "éa é", "plain text", "日本語 and 🙂🙃"])
+def test_offsets_count_characters(demo: Tokenizer, text: str):
+    ids = demo.encode(text, add_special_tokens=False)
+    positions = [(TokenLogprob(token, demo.token_text(token), -1.0, 1),) for token in ids]
+    completion = LogprobWriter(demo, as_ids=False).completion(0, TextPlace(demo), skip_special=True)
+    completion.extend(positions)
+    shown = completion.shown
+    before = [demo.decode(ids[:count]).rstrip("\N{REPLACEMENT CHARACTER}") for count in range(len(ids))]
+    assert shown.text_offset == [len(characters) for characters in before]
+    for token, offset in zip(shown.tokens, shown.text_offset, strict=True):
+        if "\N{REPLACEMENT CHARACTER}" not in token:
+            assert text.startswith(token, offset)
+
+
+def test_offsets_go_on_from_chunk_to_chunk(demo: Tokenizer):
+    ids = demo.encode("😀b", add_special_tokens=False)
+    writer, place, offsets = LogprobWriter(demo, as_ids=False), TextPlace(demo), []
+    for token in ids:
+        chunk = writer.completion(0, place, skip_special=True)
+        chunk.extend([(TokenLogprob(token, demo.token_text(token), -1.0, 1),)])
+        offsets += chunk.shown.text_offset
+    assert offsets == [0] * (len(ids) - 1) + [1]

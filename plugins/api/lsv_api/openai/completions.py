@@ -19,7 +19,7 @@ from lsv_api.http.reply import Envelope, check_stream, stream_response
 from lsv_api.http.sse import SLOTS, EventTemplate, event
 from lsv_api.openai.generation import UsageCounter, collect, make_request, respond, run
 from lsv_api.openai.handover import read_handover
-from lsv_api.openai.logprobs import CompletionColumns, LogprobWriter, prompt_logprobs
+from lsv_api.openai.logprobs import CompletionColumns, LogprobWriter, TextPlace, prompt_logprobs
 from lsv_api.openai.prompts import encode_prompts
 from lsv_api.openai.sampling import sampling_params
 from lsv_api.options import ApiOptions
@@ -90,19 +90,19 @@ class CompletionWriter:
 
     async def events(self, request: RequestSpec, exchange: Exchange) -> AsyncGenerator[bytes, None]:
         usage = UsageCounter(request)
-        offsets: dict[tuple[int, int], int] = {}
+        places: dict[tuple[int, int], TextPlace] = {}
         deltas: dict[tuple[int, int], EventTemplate] = {}
         async with run(request, self._served, exchange) as chunks:
             async for chunk in chunks:
                 usage.add(chunk)
                 exchange.count_tokens(len(chunk.ids))
                 key = (chunk.prompt, chunk.index)
-                first = key not in offsets
+                first = key not in places
                 if not (first and self._body.echo) and self._is_empty(chunk):
                     continue
                 counts = usage.in_chunk(self._body.stream_options)
-                offset = offsets.get(key, 0)
-                choice, offsets[key] = self._delta(request.prompts[chunk.prompt], chunk, first, offset)
+                place = places.setdefault(key, self._begin())
+                choice = self._delta(request.prompts[chunk.prompt], chunk, first, place)
                 if first or chunk.finish is not None:
                     yield event(CompletionResponse(choices=[choice], usage=counts, **self._envelope.fields()))
                     continue
@@ -130,7 +130,7 @@ class CompletionWriter:
         scored: tuple[PositionLogprobs | None, ...] | None,
     ) -> CompletionChoice:
         echoed = self._prompt_text(prompt) if self._body.echo else ""
-        columns = self._columns(0)
+        columns = self._columns(self._begin())
         if columns is not None:
             self._echo(columns, prompt, scored, echoed)
             columns.extend(() if _prompt_only(self._body) else answer.logprobs)
@@ -146,15 +146,15 @@ class CompletionWriter:
             prompt_token_ids=self._ids(prompt.ids),
         )
 
-    def _delta(self, prompt: Prompt, chunk: Chunk, first: bool, offset: int) -> tuple[CompletionChoice, int]:
-        """The choice of one event, and where the next one's tokens begin."""
+    def _delta(self, prompt: Prompt, chunk: Chunk, first: bool, place: TextPlace) -> CompletionChoice:
+        """The choice of one event, whose tokens begin at ``place``."""
         echoed = self._prompt_text(prompt) if first and self._body.echo else ""
-        columns = self._columns(offset)
+        columns = self._columns(place)
         if columns is not None:
             if first:
                 self._echo(columns, prompt, chunk.prompt_logprobs, echoed)
             columns.extend(chunk.logprobs or ())
-        choice = CompletionChoice(
+        return CompletionChoice(
             index=chunk.prompt * (self._body.n or 1) + chunk.index,
             text=echoed + chunk.text,
             logprobs=None if columns is None else columns.shown,
@@ -163,13 +163,15 @@ class CompletionWriter:
             token_ids=self._ids(chunk.ids),
             prompt_token_ids=self._ids(prompt.ids) if first else UNSET,
         )
-        return choice, 0 if columns is None else columns.offset
 
-    def _columns(self, offset: int) -> CompletionColumns | None:
+    def _begin(self) -> TextPlace:
+        return TextPlace(self._served.client.tokenizer)
+
+    def _columns(self, place: TextPlace) -> CompletionColumns | None:
         if self._top is None:
             return None
         skip_special = self._body.skip_special_tokens is not False
-        return self._logprobs.completion(self._top, skip_special=skip_special, offset=offset)
+        return self._logprobs.completion(self._top, place, skip_special=skip_special)
 
     def _echo(
         self,

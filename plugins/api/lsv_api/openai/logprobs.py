@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 
 from lsv.request.outputs import PositionLogprobs, TokenLogprob
@@ -14,6 +15,9 @@ from lsv_api.records.responses import (
     PromptLogprobs,
     TopLogprob,
 )
+
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_new_decoder = codecs.getincrementaldecoder("utf-8")
 
 LOWEST = -9999.0
 """Stands for minus infinity, which JSON can't say."""
@@ -30,9 +34,9 @@ class LogprobWriter:
         """``top`` most likely candidates beside each chosen token."""
         return ChatLogprobs([self._chat_position(position, top) for position in positions])
 
-    def completion(self, top: int, *, skip_special: bool, offset: int = 0) -> CompletionColumns:
-        """The lists of a completion, to be filled; ``offset`` is where the text of the first token begins."""
-        return CompletionColumns(self, self._tokenizer, top, skip_special=skip_special, offset=offset)
+    def completion(self, top: int, place: TextPlace, *, skip_special: bool) -> CompletionColumns:
+        """The lists of a completion, to be filled; ``place`` is where the text of the first token begins."""
+        return CompletionColumns(self, self._tokenizer, top, place, skip_special=skip_special)
 
     def token(self, entry: TokenLogprob) -> str:
         return self.name(entry.id, entry.text)
@@ -50,15 +54,30 @@ class LogprobWriter:
         return self.token(entry), _finite(entry.logprob), list(self._tokenizer.token_bytes(entry.id))
 
 
+class TextPlace:
+    """Where the text of the next token begins, in characters. A character may have several tokens."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.offset = 0
+        self._tokenizer = tokenizer
+        self._pieces = _new_decoder("replace")
+
+    def pass_over(self, token: int, text: str) -> None:
+        """Go on behind a token that shows ``text``, which may have pieces of characters."""
+        begun = bool(self._pieces.getstate()[0])
+        if begun or _REPLACEMENT in text:
+            text = self._pieces.decode(self._tokenizer.token_bytes(token))
+        self.offset += len(text)
+
+
 class CompletionColumns:
     """Parallel lists over the tokens of a completion, ``top`` candidates a position."""
 
     def __init__(
-        self, writer: LogprobWriter, tokenizer: Tokenizer, top: int, *, skip_special: bool, offset: int
+        self, writer: LogprobWriter, tokenizer: Tokenizer, top: int, place: TextPlace, *, skip_special: bool
     ) -> None:
         self.shown = CompletionLogprobs([], [], [], [])
-        self.offset = offset
-        """Where the text of the next token begins."""
+        self._place = place
         self._writer = writer
         self._tokenizer = tokenizer
         self._top = top
@@ -71,7 +90,7 @@ class CompletionColumns:
         """
         for token, position in zip(ids, positions, strict=True):
             spelt = self._tokenizer.token_text(token)
-            hidden = token in self._tokenizer.special_ids and not text.startswith(spelt, self.offset)
+            hidden = token in self._tokenizer.special_ids and not text.startswith(spelt, self._place.offset)
             self._add(token, spelt, position, hidden=hidden)
 
     def extend(self, positions: Sequence[PositionLogprobs]) -> None:
@@ -84,14 +103,15 @@ class CompletionColumns:
     def _add(self, token: int, spelt: str, position: PositionLogprobs | None, *, hidden: bool) -> None:
         name, shown = self._writer.token, self.shown
         shown.tokens.append(self._writer.name(token, spelt))
-        shown.text_offset.append(self.offset)
+        shown.text_offset.append(self._place.offset)
         shown.token_logprobs.append(None if position is None else _finite(position[0].logprob))
         shown.top_logprobs.append(
             None
             if position is None
             else {name(entry): _finite(entry.logprob) for entry in (position[0], *_most_likely(position, self._top))}
         )
-        self.offset += 0 if hidden else len(spelt)
+        if not hidden:
+            self._place.pass_over(token, spelt)
 
 
 def prompt_logprobs(positions: Sequence[PositionLogprobs | None]) -> PromptLogprobs:
