@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from functools import cache, lru_cache
 from typing import Annotated, Any
@@ -18,6 +19,8 @@ from lsv.request.pooling import Pooler
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv.text.tokenizer import NoTokenizer, Tokenizer
+
+log = logging.getLogger(__name__)
 
 _MIB = 1 << 20
 LETTERS = 8
@@ -212,13 +215,24 @@ class Admission(msgspec.Struct, frozen=True):
         if any(getattr(params, name) != shown for name, shown in scored.items()):
             params = params.replace(**scored)
         self.check_ids(params.logit_bias, "logit_bias")
-        stops = self._distinct(params.stop_token_ids, "stop_token_ids")
+        stops = self._distinct(self._known(params.stop_token_ids), "stop_token_ids")
         allowed = params.allowed_token_ids and self._distinct(params.allowed_token_ids, "allowed_token_ids")
         if params.min_tokens and len(stops) == self.vocab_size:
             raise BadRequest(NO_TOKEN_LEFT, param="stop_token_ids")
         if stops is params.stop_token_ids and allowed is params.allowed_token_ids:
             return params
         return params.replace(stop_token_ids=stops, allowed_token_ids=allowed)
+
+    def _known(self, stops: tuple[int, ...]) -> tuple[int, ...]:
+        """The ids that this model has: no other can end an answer. Clients list those of several models."""
+        unknown = [token for token in stops if not 0 <= token < self.vocab_size]
+        if not unknown:
+            return stops
+        log.warning(
+            "stop_token_ids: ignored %d ids that are no tokens of this model (0 to %d), %s among them",
+            len(unknown), self.vocab_size - 1, told(unknown[0]),
+        )  # fmt: skip
+        return tuple(token for token in stops if 0 <= token < self.vocab_size)
 
     def _distinct(self, ids: tuple[int, ...], field: str) -> tuple[int, ...]:
         """Each of the ids once; the very same tuple where that is so already."""

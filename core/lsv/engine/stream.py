@@ -57,8 +57,8 @@ class Candidate:
         return shown, len(tokens)
 
     def _is_hidden(self, update: Update) -> bool:
-        """Whether the last token is an eos, which is not part of the text."""
-        if update.finish is not FinishReason.STOP or update.stop is not None or update.complete:
+        """Whether the last token ended the answer, as an eos or a stop token does, and is not part of the text."""
+        if update.finish is not FinishReason.STOP or update.complete:
             return False
         return not self._params.include_stop_str_in_output
 

@@ -67,7 +67,6 @@ def test_token_ids_of_another_model(token: object):
 @pytest.mark.parametrize(
     ("params", "name"),
     [
-        ({"stop_token_ids": (97,)}, "stop_token_ids"),
         ({"allowed_token_ids": (3, -1)}, "allowed_token_ids"),
         ({"logit_bias": {500: 1.0}}, "logit_bias"),
         ({"logprobs": 6}, "logprobs"),
@@ -78,6 +77,13 @@ def test_parameters_of_another_model(params: dict[str, object], name: str):
     with pytest.raises(BadRequest) as refused:
         admit([1], SamplingParams(**params), field="messages")
     assert refused.value.param == name
+
+
+def test_stop_tokens_of_another_model_end_nothing(caplog: pytest.LogCaptureFixture):
+    with caplog.at_level("WARNING", "lsv"):
+        admitted = admit([1], SamplingParams(stop_token_ids=[97, 5, -1, 1 << 70])).sampling
+    assert admitted.stop_token_ids == (5,)
+    assert "ignored 3 ids that are no tokens of this model (0 to 96), 97 among them" in caplog.text
 
 
 def test_each_id_counts_once():

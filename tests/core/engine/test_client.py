@@ -112,7 +112,9 @@ def test_how_stop_tokens_show():
     shown = SamplingParams(skip_special_tokens=False, include_stop_str_in_output=True)
     assert read(shown, ended)[0] == "ab<end>"
     asked = Update(id=0, tokens=ids("abc"), finish=STOP, stop=ids("c")[0])
-    assert read(SamplingParams(stop_token_ids=ids("c")), asked) == ("abc", ids("abc"), STOP, ids("c")[0])
+    assert read(SamplingParams(stop_token_ids=ids("c")), asked) == ("ab", ids("abc"), STOP, ids("c")[0])
+    shown = SamplingParams(stop_token_ids=ids("c"), include_stop_str_in_output=True)
+    assert read(shown, asked) == ("abc", ids("abc"), STOP, ids("c")[0])
 
 
 @pytest.mark.row("F-059", "F-060")

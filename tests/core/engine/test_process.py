@@ -244,7 +244,6 @@ async def test_refusals_come_before_anything_is_sent(start: Start):
         ([97], greedy()),
         ([-1], greedy()),
         ([1], greedy(logprobs=21)),
-        ([1], greedy(stop_token_ids=(1000,))),
         ([1], greedy(logit_bias={500: 1.0})),
     ):
         with pytest.raises(BadRequest):
