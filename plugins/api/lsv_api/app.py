@@ -59,7 +59,8 @@ def create_app(service: Service, options: ApiOptions, shared: Shared | None = No
         app.error_handler.add(kind, answer_error)
     for route in (*ROUTES, *_self_description(api)):
         for prefix in {"", options.root_path}:
-            _add_route(app, route, prefix, options)
+            for path in _spellings(prefix + route.path):
+                _add_route(app, route, path, options)
     return app
 
 
@@ -76,12 +77,17 @@ def _config(options: ApiOptions) -> dict[str, Any]:
     }
 
 
-def _add_route(app: Sanic[Any, Any], route: Route, prefix: str, options: ApiOptions) -> None:
+def _spellings(path: str) -> tuple[str, ...]:
+    """A path, and the same with a slash at its end, which clients append. A name at the end takes in the slash."""
+    return (path,) if path.endswith(("/", ">")) else (path, f"{path}/")
+
+
+def _add_route(app: Sanic[Any, Any], route: Route, path: str, options: ApiOptions) -> None:
     app.add_route(
         _endpoint(route),
-        prefix + route.path,
+        path,
         methods=["GET", "HEAD"] if route.method == "GET" else [route.method],
-        name=f"{prefix}{route.method}{route.path}".translate(_NAME_SAFE),
+        name=f"{route.method}{path}".translate(_NAME_SAFE),
         # The handler reads the body itself: a request without the key is refused before that.
         stream=route.method == "POST",
         error_format="json",

@@ -24,7 +24,7 @@ async def list_models(exchange: Exchange) -> HTTPResponse:
 
 
 async def show_model(exchange: Exchange) -> HTTPResponse:
-    name = unquote(exchange.request.match_info["name"])
+    name = unquote(exchange.request.match_info["name"]).removesuffix("/")
     exchange.api.service.route(name)
     return json_response(_card(name, exchange.api))
 

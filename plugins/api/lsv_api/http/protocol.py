@@ -16,6 +16,8 @@ from sanic.exceptions import RequestCancelled
 from sanic.http import Stage
 from sanic.server.protocols.http_protocol import HttpProtocol
 
+from lsv_api.http.http1 import Http1
+
 UNREAD_SECONDS = 300.0
 """How long an answer may wait for a client that reads nothing of it."""
 
@@ -42,6 +44,8 @@ class Protocol(HttpProtocol):
     """One connection. Sends no signal where nobody listens to it, as Sanic does once it has rewritten its classes
     (``TOUCHUP``).
     """
+
+    HTTP_CLASS = Http1
 
     __slots__ = ("_is_heard",)
 
