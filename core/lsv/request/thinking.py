@@ -5,6 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from lsv.errors import BadRequest
+from lsv.request.params import told
+
+MAX_BUDGET = 1 << 31
 
 
 class Thinking(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -28,7 +31,9 @@ class Thinking(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         assert self.begins, "no mark opens the thoughts"
         assert self.ends, "no mark ends the thoughts"
-        if self.budget is not None and self.budget < 0:
+        if self.budget is not None and not 0 <= self.budget <= MAX_BUDGET:
             raise BadRequest(
-                f"thinking_token_budget must be at least 0, got {self.budget}", param="thinking_token_budget"
+                f"thinking_token_budget must be between 0 and {MAX_BUDGET}, got {told(self.budget)}; leave it out, or "
+                "give -1, for thoughts of any length",
+                param="thinking_token_budget",
             )
