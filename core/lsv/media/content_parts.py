@@ -31,6 +31,7 @@ class ContentPart(msgspec.Struct, kw_only=True):
 
     type: str
     text: str | None = None
+    refusal: str | None = None
     image_url: str | MediaLink | None = None
     audio_url: str | MediaLink | None = None
     video_url: str | MediaLink | None = None
@@ -54,11 +55,14 @@ class Reference(msgspec.Struct, frozen=True):
 
 _LINKS: Mapping[str, Modality] = {"image_url": "image", "audio_url": "audio", "video_url": "video"}
 NO_MARKS: Mapping[Modality, str] = MappingProxyType({})
-KNOWN = ("text", *_LINKS, "input_audio")
+_TEXTS = ("text", "refusal")
+KNOWN = ("text", *_LINKS, "input_audio", "refusal")
 
 
-def read_part(part: ContentPart, where: str) -> str | Reference:
+def read_part(part: ContentPart | str, where: str) -> str | Reference:
     """A part's text, or the media it refers to. Raises ``BadRequest`` for an unknown type or an empty part."""
+    if isinstance(part, str):
+        return part
     if part.type not in KNOWN:
         raise BadRequest(
             f"{where}.type: there are no parts of type {part.type[:32]!r}; it is one of {', '.join(KNOWN)}",
@@ -69,7 +73,7 @@ def read_part(part: ContentPart, where: str) -> str | Reference:
     value = getattr(part, part.type)
     if value is None:
         raise BadRequest(f"{where}.{part.type} is required in a part of that type", param=f"{where}.{part.type}")
-    if part.type == "text":
+    if part.type in _TEXTS:
         return str(value)
     if isinstance(value, InputAudio):
         return Reference("audio", where, base64=value.data)
@@ -84,8 +88,10 @@ def refusal(reference: Reference, modalities: Sequence[Modality]) -> BadRequest:
     )
 
 
-def convert_part(part: Any, where: str) -> ContentPart:
-    """A part given as a mapping. Raises ``BadRequest``."""
+def convert_part(part: Any, where: str) -> ContentPart | str:
+    """A part given as a mapping, or a text. Raises ``BadRequest``."""
+    if isinstance(part, str):
+        return part
     try:
         return msgspec.convert(part, ContentPart)
     except msgspec.ValidationError as error:

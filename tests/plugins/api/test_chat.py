@@ -327,3 +327,16 @@ async def test_calls_of_earlier_answers_are_taken_back(site, arguments):
     ]
     assert (await site.chat(messages=messages)).status_code == 200
     assert (await site.http.post("/tokenize", json={"messages": messages})).status_code == 200
+
+
+async def test_refusals_and_plain_texts_are_parts(site):
+    messages = [
+        {"role": "user", "content": ["Hi", {"type": "text", "text": "there"}]},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+        {"role": "user", "content": "Why?"},
+    ]
+    assert (await site.chat(messages=messages)).status_code == 200
+    assert bytes(site.engine.requests[0].prompt.ids) == b"<user>Hi\nthere\n<assistant>No.\n<user>Why?\n<assistant>"
+    padded = [{"role": "user", "content": ["x" * 70_000, {"type": "refusal"}]}]
+    refused = await site.chat(messages=padded)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "messages[0].content[1].refusal")

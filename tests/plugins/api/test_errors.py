@@ -388,3 +388,28 @@ async def test_unknown_options_are_ignored_and_logged(site, caplog):
     form = "response_format"
     for name in ("stream_options.include_obfuscation", f"{form}.version", f"{form}.json_schema.example"):
         assert repr(name) in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "half"),
+    [
+        (rb"half \ud83d", rb"\ud83d"),
+        (rb"half \ud83d more", rb"\ud83d"),
+        (rb"\ude00 rest", rb"\ude00"),
+        (rb"\ud83d\ud83d\ude00", rb"\ud83d"),
+        (rb"\\ud83d \uD83D", rb"\uD83D"),
+    ],
+)
+async def test_half_of_a_character_is_named(site, text: bytes, half: bytes):
+    body = b'{"messages": [{"role": "user", "content": "' + text + b'"}]}'
+    for path in (CHAT, "/tokenize"):
+        reply = await site.http.post(path, content=body, headers={"content-type": "application/json"})
+        check(reply, 400)
+        assert f"{half.decode()}, which is half of a character" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("text", [rb"\ud83d\ude00", rb"\\ud83d", rb"\u00e9"])
+async def test_whole_characters_are_taken(site, text: bytes):
+    body = b'{"messages": [{"role": "user", "content": "' + text + b'"}]}'
+    reply = await site.http.post(CHAT, content=body, headers={"content-type": "application/json"})
+    assert reply.status_code == 200

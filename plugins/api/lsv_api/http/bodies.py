@@ -25,6 +25,11 @@ _PEEK = 1024
 """Bytes of a field within which all neutral values are."""
 
 _LOCATED = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?$", re.DOTALL)
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+"""An escape in JSON; two of surrogates are one character."""
 _MISSING = re.compile(r"missing required field `(?P<name>\w+)`")
 
 
@@ -88,7 +93,7 @@ def _decode(data: bytes, kind: type[Body], limits: Limits) -> Body:
     except msgspec.ValidationError as error:
         raise to_bad_request(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadRequest(f"The body must be JSON: {error}") from None
+        raise _malformed(data, error) from None
     except RecursionError:
         raise BadRequest("The body is nested too deeply") from None
 
@@ -100,7 +105,7 @@ def _split(data: bytes) -> dict[str, msgspec.Raw]:
     except msgspec.ValidationError as error:
         raise BadRequest(f"The body must be a JSON object: {str(error).replace('`', '')}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadRequest(f"The body must be JSON: {error}") from None
+        raise _malformed(data, error) from None
     except RecursionError:
         raise BadRequest("The body is nested too deeply") from None
 
@@ -111,6 +116,17 @@ def _peek(field: msgspec.Raw) -> Any:
 
 
 _LONG = object()
+
+
+def _malformed(data: bytes, error: Exception) -> BadRequest:
+    """The error for a body that is not JSON. The parser has no word for half a surrogate pair."""
+    half = next((found["half"] for found in _ESCAPE.finditer(data) if found["half"]), None)
+    if half is None:
+        return BadRequest(f"The body must be JSON: {error}")
+    return BadRequest(
+        f"The body holds \\{half.decode()}, which is half of a character: a text was cut inside of one, such as an "
+        "emoji; send it whole, or without the half"
+    )
 
 
 def to_bad_request(error: str) -> BadRequest:

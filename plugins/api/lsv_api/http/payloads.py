@@ -83,7 +83,7 @@ def restore_payloads(messages: Iterable[Message], payloads: dict[str, bytes]) ->
     for message in messages:
         parts = message.content if isinstance(message.content, list) else []
         for index, part in enumerate(parts):
-            if (payload := left.pop(_inline_text(part), None)) is not None:
+            if not isinstance(part, str) and (payload := left.pop(_inline_text(part), None)) is not None:
                 parts[index] = InlinePart(type=part.type, payload=payload)
     return not left
 

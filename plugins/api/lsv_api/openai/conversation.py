@@ -119,7 +119,7 @@ def _template_content(message: Message, where: str, marks: Mapping[Modality, str
     return None if message.content is None and message.tool_calls else message.content or ""
 
 
-def _parts(content: str | list[ContentPart] | None, where: str) -> list[str | Reference]:
+def _parts(content: str | list[ContentPart | str] | None, where: str) -> list[str | Reference]:
     """The texts and media of a message."""
     if not isinstance(content, list):
         return [content or ""]

@@ -169,7 +169,7 @@ class Message(msgspec.Struct, kw_only=True):
     """
 
     role: Annotated[str, _described(pattern="^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
-    content: str | list[ContentPart] | None = None
+    content: str | list[ContentPart | str] | None = None
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: list[ToolCall] | None = None
