@@ -63,6 +63,8 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True, omit_de
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise _refuse(f"{name} must be a text, got {value!r:.100}")
+        if self.text == "":
+            raise _refuse(f"{self.form} is empty: say what the answer must be, or leave structured_outputs out")
         if not isinstance(self.json_object, bool):
             raise _refuse(f"json_object must be true or false, got {self.json_object!r:.100}")
         if self.whitespace_pattern is not None and self.form not in ("json", "json_object"):

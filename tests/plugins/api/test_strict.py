@@ -174,8 +174,6 @@ async def test_strict_functions_of_a_request(start):
     assert reply.json()["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "point"
     grammar = site.engine.requests[-1].sampling.structured_outputs.grammar
     assert grammar.count('"minimum": 0') == 1, "only one of the two is strict"
-    await site.chat(tools=[tool("point", strict=True)], response_format={"type": "json_object"})
-    assert site.engine.requests[-1].sampling.structured_outputs.json_object
     await site.chat(tools=[tool("point", strict=True)], tool_choice="none")
     assert site.engine.requests[-1].sampling.structured_outputs is None
 

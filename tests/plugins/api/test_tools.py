@@ -187,13 +187,6 @@ async def test_bad_tools(site, fields, param):
     assert site.engine.requests == []
 
 
-@pytest.mark.row("F-997", "F-1012")
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
-async def test_calls_are_forced_in_place_of_any_other_form(site, choice):
-    reply = await site.chat(tools=[WEATHER], tool_choice=choice, response_format={"type": "json_object"})
-    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "tool_choice")
-
-
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.row("F-173", "F-177")
 async def test_a_forced_answer_is_calls(start, stream):

@@ -17,11 +17,13 @@ from lsv_api.http.context import Exchange, Served
 from lsv_api.http.reply import Envelope, check_stream, stream_response
 from lsv_api.http.sse import SLOTS, EventTemplate, event
 from lsv_api.openai.conversation import encode_chat, final_text
+from lsv_api.openai.form_origin import FormOrigin
 from lsv_api.openai.generation import UsageCounter, collect, make_request, respond, run
 from lsv_api.openai.handover import read_handover
 from lsv_api.openai.logprobs import LogprobWriter, prompt_logprobs
 from lsv_api.openai.reading import AnswerReader, AnswerReading
 from lsv_api.openai.sampling import sampling_params
+from lsv_api.openai.structured import form_origin
 from lsv_api.openai.tools import force_calls, read_tools
 from lsv_api.options import ApiOptions
 from lsv_api.records.requests import ChatRequest
@@ -46,16 +48,17 @@ async def create_chat_completion(exchange: Exchange) -> HTTPResponse | None:
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     reading = AnswerReading(body, served, tools, prompt.text or "")
     sampling = sampling_params(body, served, max_tokens, _logprobs(body, served))
-    params = reading.show_marks(force_calls(sampling, tools))
+    params, origin = force_calls(sampling, tools, form_origin(body))
+    params = reading.show_marks(params)
     envelope = Envelope.of("chatcmpl", served, exchange)
     thinking = reading.guide_thoughts(params, formed=exchange.api.options.enable_in_reasoning)
     request = make_request(body, [prompt], params, envelope.id, exchange, thinking, handover=handover)
     request = served.admission.admit(request, field="messages", strict=True)
     writer = ChatWriter(body, served, envelope, exchange.api.options, reading)
     if body.stream:
-        await stream_response(exchange, writer.events(request, served, exchange))
+        await stream_response(exchange, writer.events(request, served, exchange, origin))
         return None
-    (answers,), usage = await collect(request, served, exchange, None if reading.is_plain else writer.read)
+    (answers,), usage = await collect(request, served, exchange, origin, None if reading.is_plain else writer.read)
     return await respond(exchange, request, usage, handover, lambda: writer.whole(request, answers, usage))
 
 
@@ -105,10 +108,12 @@ class ChatWriter:
             **self._envelope.fields(),
         )
 
-    async def events(self, request: RequestSpec, served: Served, exchange: Exchange) -> AsyncGenerator[bytes, None]:
+    async def events(
+        self, request: RequestSpec, served: Served, exchange: Exchange, origin: FormOrigin
+    ) -> AsyncGenerator[bytes, None]:
         usage = UsageCounter(request)
         deltas: dict[int, EventTemplate] = {}
-        async with run(request, served, exchange) as chunks:
+        async with run(request, served, exchange, origin) as chunks:
             async for chunk in chunks:
                 usage.add(chunk)
                 exchange.count_tokens(len(chunk.ids))

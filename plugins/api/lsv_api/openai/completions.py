@@ -17,11 +17,13 @@ from lsv.request.spec import RequestSpec
 from lsv_api.http.context import Exchange, Served
 from lsv_api.http.reply import Envelope, check_stream, stream_response
 from lsv_api.http.sse import SLOTS, EventTemplate, event
+from lsv_api.openai.form_origin import FormOrigin
 from lsv_api.openai.generation import UsageCounter, collect, make_request, respond, run
 from lsv_api.openai.handover import read_handover
 from lsv_api.openai.logprobs import CompletionColumns, LogprobWriter, TextPlace, prompt_logprobs
 from lsv_api.openai.prompts import encode_prompts
 from lsv_api.openai.sampling import sampling_params
+from lsv_api.openai.structured import form_origin
 from lsv_api.options import ApiOptions
 from lsv_api.records.requests import CompletionRequest
 from lsv_api.records.responses import CompletionChoice, CompletionResponse, Usage
@@ -40,10 +42,11 @@ async def create_completion(exchange: Exchange) -> HTTPResponse | None:
     request = make_request(body, prompts, params, envelope.id, exchange, handover=handover)
     request = served.admission.admit(request, default_max_tokens=DEFAULT_MAX_TOKENS, strict=True)
     writer = CompletionWriter(body, served, envelope, exchange.api.options)
+    origin = form_origin(body)
     if body.stream:
-        await stream_response(exchange, writer.events(request, exchange))
+        await stream_response(exchange, writer.events(request, exchange, origin))
         return None
-    answers, usage = await collect(request, served, exchange)
+    answers, usage = await collect(request, served, exchange, origin)
     return await respond(exchange, request, usage, handover, lambda: writer.whole(request, answers, usage))
 
 
@@ -88,11 +91,11 @@ class CompletionWriter:
         choices = [self._choice(index, *choice) for index, choice in enumerate(found)]
         return CompletionResponse(choices=choices, usage=usage, **self._envelope.fields())
 
-    async def events(self, request: RequestSpec, exchange: Exchange) -> AsyncGenerator[bytes, None]:
+    async def events(self, request: RequestSpec, exchange: Exchange, origin: FormOrigin) -> AsyncGenerator[bytes, None]:
         usage = UsageCounter(request)
         places: dict[tuple[int, int], TextPlace] = {}
         deltas: dict[tuple[int, int], EventTemplate] = {}
-        async with run(request, self._served, exchange) as chunks:
+        async with run(request, self._served, exchange, origin) as chunks:
             async for chunk in chunks:
                 usage.add(chunk)
                 exchange.count_tokens(len(chunk.ids))

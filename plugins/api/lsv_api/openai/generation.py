@@ -17,6 +17,7 @@ from lsv.request.spec import RequestSpec
 from lsv.request.thinking import Thinking
 from lsv_api.http.context import Exchange, Served
 from lsv_api.http.reply import json_response
+from lsv_api.openai.form_origin import NO_FORM, FormOrigin
 from lsv_api.openai.handover import Handover
 from lsv_api.openai.sampling import priority_of, tenancy
 from lsv_api.preparing import SHORT
@@ -94,21 +95,28 @@ class UsageCounter:
 
 
 @asynccontextmanager
-async def run(request: RequestSpec, served: Served, exchange: Exchange) -> AsyncIterator[AsyncIterator[Chunk]]:
-    """Run an admitted request; leaving early aborts it."""
+async def run(
+    request: RequestSpec, served: Served, exchange: Exchange, origin: FormOrigin = NO_FORM
+) -> AsyncIterator[AsyncIterator[Chunk]]:
+    """Run an admitted request, whose form comes from ``origin``; leaving early aborts it."""
     exchange.count_prompt(request.prompt_tokens)
-    async with aclosing(cast("AsyncGenerator[Chunk, None]", served.client.generate(request))) as chunks:
-        yield chunks
+    with origin.naming():
+        async with aclosing(cast("AsyncGenerator[Chunk, None]", served.client.generate(request))) as chunks:
+            yield chunks
 
 
 async def collect(
-    request: RequestSpec, served: Served, exchange: Exchange, watch: Callable[[Chunk], object] | None = None
+    request: RequestSpec,
+    served: Served,
+    exchange: Exchange,
+    origin: FormOrigin,
+    watch: Callable[[Chunk], object] | None = None,
 ) -> tuple[list[Answers], UsageCounter]:
     """Run an admitted request to its end: the answers to each prompt, and what it used. ``watch`` sees every chunk."""
     assert request.sampling is not None
     answers = [Answers(request.sampling) for _ in request.prompts]
     usage = UsageCounter(request)
-    async with run(request, served, exchange) as chunks:
+    async with run(request, served, exchange, origin) as chunks:
         async for chunk in chunks:
             usage.add(chunk)
             exchange.count_tokens(len(chunk.ids))

@@ -116,20 +116,25 @@ class AnswerReading:
 
 
 class NamedCall:
-    """Reads an answer that is the arguments of one function."""
+    """Reads an answer that is the arguments of one function. Without any of them there is no call."""
 
     thinking = False
 
     def __init__(self, name: str) -> None:
-        self._parts: list[Part] = [CallBegin(name)]
+        self._name: str | None = name
+        """None once the call has begun."""
 
     def push(self, text: str) -> list[Part]:
-        found = [*self._parts, CallArguments(text)]
-        self._parts = []
-        return found
+        if self._name is None:
+            return [CallArguments(text)]
+        text = text.lstrip()
+        if not text:
+            return []
+        begun, self._name = CallBegin(self._name), None
+        return [begun, CallArguments(text)]
 
     def end(self) -> list[Part]:
-        return self._parts
+        return []
 
 
 class AnswerReader:

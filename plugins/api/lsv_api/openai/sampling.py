@@ -10,7 +10,7 @@ from lsv.request.params import SamplingParams
 from lsv_api.http.context import Exchange, Served
 from lsv_api.http.failures import Unsupported
 from lsv_api.limits import Limits
-from lsv_api.openai.structured import structured_params
+from lsv_api.openai.structured import form_origin, structured_params
 from lsv_api.records.requests import GenerationRequest, SampledRequest, ScheduledRequest
 
 MAX_PRIORITY = 1 << 31
@@ -63,15 +63,16 @@ def sampling_params(
 
     ``logprobs`` is how many candidates a position shows, None for no logprobs. Raises ``BadRequest``.
     """
-    return SamplingParams(
-        **requested_params(body, served),
-        max_tokens=bounded(max_tokens),
-        logprobs=logprobs,
-        prompt_logprobs=body.prompt_logprobs,
-        logit_bias=_logit_bias(body.logit_bias or {}),
-        structured_outputs=structured_params(body),
-        extra_args=_extra_args(body.vllm_xargs, served),
-    )
+    with form_origin(body).naming():
+        return SamplingParams(
+            **requested_params(body, served),
+            max_tokens=bounded(max_tokens),
+            logprobs=logprobs,
+            prompt_logprobs=body.prompt_logprobs,
+            logit_bias=_logit_bias(body.logit_bias or {}),
+            structured_outputs=structured_params(body),
+            extra_args=_extra_args(body.vllm_xargs, served),
+        )
 
 
 def requested_params(body: SampledRequest, served: Served) -> dict[str, Any]:

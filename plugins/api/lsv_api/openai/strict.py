@@ -19,6 +19,28 @@ Schemas = Mapping[str, Mapping[str, Any]]
 """The arguments of functions, by name."""
 
 
+def either_grammar(
+    form: CallForm, functions: Schemas, tokenizer: Tokenizer, answer: Mapping[str, Any], whitespace: str | None = None
+) -> str:
+    """The grammar, in Lark, of answers that are calls, or else JSON of the schema ``answer``: nothing beside these.
+
+    ``whitespace`` is a regular expression of the white space in the JSON.
+    """
+    spell = _speller(tokenizer)
+    call = " ".join((*spell(form.open), "WS calls WS", *spell(form.close)))
+    return "\n".join(
+        (
+            "%llguidance {}",
+            "start: WS made | answer",
+            "made: call (WS call)*",
+            f"call: {call}",
+            f"calls: {_calls(form, functions, spell)}",
+            f"answer: {_json(answer, whitespace)}",
+            r"WS: /[ \n]{0,8}/",
+        )
+    )
+
+
 def strict_grammar(form: CallForm, functions: Schemas, tokenizer: Tokenizer, marks: Iterable[str]) -> str:
     """The grammar, in Lark. ``marks`` may stand in the text, where they are special tokens."""
     spell = _speller(tokenizer)
@@ -104,6 +126,7 @@ def _headed(head: str, name: str, schema: Mapping[str, Any], spell: Callable[[st
     return " ".join((*spell(before), _text(name), *spell(beyond), *number, *spell(end), _json(schema)))
 
 
-def _json(schema: Mapping[str, Any]) -> str:
-    text = json.dumps({**schema, "x-guidance": _JSON}, ensure_ascii=False)
+def _json(schema: Mapping[str, Any], whitespace: str | None = None) -> str:
+    options = _JSON if whitespace is None else {**_JSON, "whitespace_pattern": whitespace}
+    text = json.dumps({**schema, "x-guidance": options}, ensure_ascii=False)
     return "%json " + text.replace("::=", r":\u003a=")  # by which back ends know another notation

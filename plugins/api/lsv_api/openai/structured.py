@@ -8,6 +8,7 @@ from typing import Any
 from lsv.errors import BadRequest
 from lsv.request.structured import StructuredOutputsParams
 from lsv_api.http.failures import Unsupported
+from lsv_api.openai.form_origin import FormOrigin
 from lsv_api.records.requests import GenerationRequest, ResponseFormat
 
 _GUIDED = ("json", "regex", "choice", "grammar")
@@ -22,17 +23,13 @@ _FIELDS = (*_GUIDED, "json_object", "structural_tag", *_OPTIONS)
 """What ``structured_outputs`` may hold."""
 _OTHERS = ("disable_any_whitespace", "disable_additional_properties", "disable_fallback")
 """What ``structured_outputs`` of other servers may hold beside."""
-_NEUTRAL: tuple[Any, ...] = (None, False, "", [])
+_NEUTRAL: tuple[Any, ...] = (None, False, "")
+"""What leaves an option out. Forms are left out by null alone: a list of choices that ran empty is a mistake."""
 
 
 def structured_params(body: GenerationRequest) -> StructuredOutputsParams | None:
     """What form the answer must have, None for any. Raises ``BadRequest`` that names the field."""
-    asked = {
-        "response_format": _of_format(body.response_format),
-        "structured_outputs": _of_outputs(body.structured_outputs),
-        "guided_json": _of_guided(body),
-    }
-    given = {field: fields for field, fields in asked.items() if fields}
+    given = _given(body)
     if len(given) > 1:
         raise BadRequest(
             f"{' and '.join(given)} both say what form the answer must have: give one of them", param=list(given)[1]
@@ -45,14 +42,34 @@ def structured_params(body: GenerationRequest) -> StructuredOutputsParams | None
         try:
             return StructuredOutputsParams(**{**options, **fields})
         except BadRequest as error:
-            param = field if field != "guided_json" else f"guided_{next(iter(fields))}"
-            raise BadRequest(error.message.replace("structured_outputs", param, 1), param=param) from None
+            raise FormOrigin(_field_of(field, fields)).rename(error) from None
     if body.guided_whitespace_pattern:
         raise BadRequest(
             "guided_whitespace_pattern needs a JSON schema: give response_format or guided_json",
             param="guided_whitespace_pattern",
         )
     return None
+
+
+def form_origin(body: GenerationRequest) -> FormOrigin:
+    """The field that says what form the answer must have. Raises ``BadRequest`` as ``structured_params`` does."""
+    for field, fields in _given(body).items():
+        return FormOrigin(_field_of(field, fields))
+    return FormOrigin()
+
+
+def _given(body: GenerationRequest) -> dict[str, dict[str, Any]]:
+    """What each field asks for, without those that ask for nothing."""
+    asked = {
+        "response_format": _of_format(body.response_format),
+        "structured_outputs": _of_outputs(body.structured_outputs),
+        "guided_json": _of_guided(body),
+    }
+    return {field: fields for field, fields in asked.items() if fields}
+
+
+def _field_of(field: str, fields: dict[str, Any]) -> str:
+    return field if field != "guided_json" else f"guided_{next(iter(fields))}"
 
 
 def _of_format(given: ResponseFormat | None) -> dict[str, Any]:
@@ -94,9 +111,7 @@ def _of_schema(given: ResponseFormat) -> dict[str, Any]:
 
 
 def _of_outputs(given: dict[str, Any] | None) -> dict[str, Any]:
-    found = {
-        name: value for name, value in (given or {}).items() if not any(value is n or value == n for n in _NEUTRAL)
-    }
+    found = {name: value for name, value in (given or {}).items() if not _is_left_out(name, value)}
     for name in found:
         if name in _OTHERS:
             raise Unsupported(
@@ -108,6 +123,10 @@ def _of_outputs(given: dict[str, Any] | None) -> dict[str, Any]:
                 f"structured_outputs takes {', '.join(_FIELDS)}, got {name[:64]!r}", param="structured_outputs"
             )
     return found
+
+
+def _is_left_out(name: str, value: Any) -> bool:
+    return value is None if name in (*_GUIDED, "structural_tag") else value in _NEUTRAL
 
 
 def _of_guided(body: GenerationRequest) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,7 +16,8 @@ from lsv.request.structured import StructuredOutputsParams
 from lsv_api.http.context import Served
 from lsv_api.http.failures import Unsupported
 from lsv_api.http.fields import check_spelling
-from lsv_api.openai.strict import Schemas, place, strict_grammar
+from lsv_api.openai.form_origin import FormOrigin
+from lsv_api.openai.strict import Schemas, either_grammar, place, strict_grammar
 from lsv_api.options import ApiOptions
 from lsv_api.records.requests import ChatRequest
 
@@ -24,6 +27,11 @@ _RENAMED = ("input_schema", "inputSchema")
 """What other protocols call the parameters of a function."""
 _MOST_FIELDS = 64
 _CHOICES = ("none", "auto", "required")
+
+
+_FORCED = FormOrigin("tools", instead="change them, or set tool_choice to auto")
+_STRICT = FormOrigin("tools", instead="change them, or leave strict out", written=True)
+WriteEither = Callable[[Mapping[str, Any], "str | None"], str]
 
 
 class Tools(msgspec.Struct, frozen=True):
@@ -43,6 +51,9 @@ class Tools(msgspec.Struct, frozen=True):
 
     strict: str | None = None
     """The grammar of an answer that may have calls, with arguments as their schemas ask; None where nothing asks."""
+
+    either: WriteEither | None = None
+    """Writes the grammar of an answer that is calls or JSON of a schema; None where calls have no grammar."""
 
     named: str | None = None
     """The function that the answer must call: it is that one's arguments, and nothing else."""
@@ -65,20 +76,25 @@ def read_tools(body: ChatRequest, served: Served, options: ApiOptions) -> Tools:
             'leave tools out, or set tool_choice to "none"',
             param="tools",
         )
-    return Tools(body.tools, functions, first_only, strict=_strict(body.tools or (), functions, served))
+    return _may_call(body.tools or (), functions, served, first_only=first_only)
 
 
-def _strict(tools: Sequence[Mapping[str, Any]], functions: Schemas, served: Served) -> str | None:
-    """What holds the calls of functions that are ``strict`` to their schemas.
+def _may_call(tools: Sequence[Mapping[str, Any]], functions: Schemas, served: Served, *, first_only: bool) -> Tools:
+    """The tools of an answer that need not call, with what holds calls of ``strict`` functions to their schemas.
 
-    None where nothing is strict, and where the form of the calls allows no such grammar. That is not refused: clients'
-    libraries make functions strict by themselves, and it was logged at the start.
+    Where the form of the calls allows no such grammar, that is not refused: clients' libraries make functions strict by
+    themselves, and it was logged at the start.
     """
+    form, tokenizer = served.parsing.form, served.client.tokenizer
+    if form is None:
+        return Tools(tools, functions, first_only)
     asked = {tool["function"]["name"] for tool in tools if tool["function"].get("strict") is True}
-    if not asked or served.parsing.form is None:
-        return None
-    schemas = {name: schema if name in asked else {"type": "object"} for name, schema in functions.items()}
-    return strict_grammar(served.parsing.form, schemas, served.client.tokenizer, served.parsing.marks)
+    schemas = {
+        name: object_schema(schema, index) if name in asked else {"type": "object"}
+        for index, (name, schema) in enumerate(functions.items())
+    }
+    strict = strict_grammar(form, schemas, tokenizer, served.parsing.marks) if asked else None
+    return Tools(tools, functions, first_only, strict=strict, either=partial(either_grammar, form, schemas, tokenizer))
 
 
 def check_tools(tools: Sequence[Mapping[str, Any]], most: int) -> dict[str, Mapping[str, Any]]:
@@ -94,30 +110,49 @@ def check_tools(tools: Sequence[Mapping[str, Any]], most: int) -> dict[str, Mapp
     return found
 
 
-def force_calls(params: SamplingParams, tools: Tools) -> SamplingParams:
+def force_calls(params: SamplingParams, tools: Tools, origin: FormOrigin) -> tuple[SamplingParams, FormOrigin]:
     """The parameters with which an answer can only be the calls that are asked for, or can only have calls that are
-    as they should be: a grammar holds it to their schemas.
+    as they should be, and where their form comes from; ``origin`` is the field that asks for the answer's own form.
 
-    Raises ``BadRequest`` where the request asks for another form, too.
+    That form holds for answers that are not calls. Beside calls that the model decides on, only JSON can be kept to:
+    another form holds for the whole answer.
     """
-    if tools.strict is not None and params.structured_outputs is None:
-        return params.replace(structured_outputs=StructuredOutputsParams(grammar=tools.strict))
-    if tools.forced is None:
-        return params
-    if params.structured_outputs is not None:
-        raise BadRequest(
-            "tool_choice forces calls, which are no answer of the form that is asked for: give one of the two",
-            param="tool_choice",
-        )
-    return params.replace(structured_outputs=StructuredOutputsParams(json=dict(tools.forced)))
+    asked = params.structured_outputs
+    if tools.forced is not None:
+        with _FORCED.naming():
+            form = StructuredOutputsParams(json=dict(tools.forced))
+        return params.replace(structured_outputs=form), _FORCED.of(tools.callable, tools.named)
+    if asked is None:
+        if tools.strict is None:
+            return params, origin
+        form = StructuredOutputsParams(grammar=tools.strict)
+        return params.replace(structured_outputs=form), _STRICT.of(tools.callable)
+    schema = None if tools.either is None else _schema_of(asked)
+    if tools.either is None or schema is None:
+        return params, origin
+    form = StructuredOutputsParams(grammar=tools.either(schema, asked.whitespace_pattern), backend=asked.backend)
+    instead = "simplify it, or send it without tools"
+    return params.replace(structured_outputs=form), FormOrigin(origin.field, instead=instead, written=True)
+
+
+def _schema_of(asked: StructuredOutputsParams) -> dict[str, Any] | None:
+    """The JSON schema of a form; None for other forms, and for a text that the engine will refuse."""
+    if asked.form not in ("json", "json_object"):
+        return None
+    try:
+        schema = json.loads(asked.text)
+    except (ValueError, RecursionError):
+        return None
+    return schema if isinstance(schema, dict) else None
 
 
 def forced_schema(functions: Schemas, name: str | None) -> dict[str, Any]:
     """The JSON schema of an answer that is calls and nothing else: the arguments of the function called ``name``, or a
     list of one or more calls of any.
     """
+    schemas = {one: object_schema(schema, index) for index, (one, schema) in enumerate(functions.items())}
     if name is not None:
-        return dict(functions[name])
+        return dict(schemas[name])
     calls = [
         {
             "type": "object",
@@ -128,9 +163,23 @@ def forced_schema(functions: Schemas, name: str | None) -> dict[str, Any]:
             "required": ["name", "parameters"],
             "additionalProperties": False,
         }
-        for index, (name, schema) in enumerate(functions.items())
+        for index, (name, schema) in enumerate(schemas.items())
     ]
     return {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
+
+
+def object_schema(schema: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """The schema of a function's arguments, which are an object, whatever it leaves open.
+
+    Raises ``BadRequest`` for one that no object can satisfy; ``index`` is the function's place in ``tools``.
+    """
+    kinds = schema.get("type", "object")
+    if kinds != "object" and not (isinstance(kinds, list) and "object" in kinds):
+        raise BadRequest(
+            f"tools[{index}].function.parameters.type must be object, because arguments are one, got {kinds!r:.64}",
+            param=f"tools[{index}].function.parameters",
+        )
+    return {**schema, "type": "object"}
 
 
 def _check_tool(tool: Mapping[str, Any], where: str) -> tuple[str, Mapping[str, Any]]:
