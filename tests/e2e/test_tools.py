@@ -187,3 +187,11 @@ def test_the_guide(server):
     shown = run(server, code.replace("tools=tools", "tools=tools, temperature=0"))
     assert "It is sunny in Bern." in shown
     assert "0 get_weather" in shown
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
+def test_a_forced_call_brings_no_thoughts_that_auto_has_not(server, choice):
+    for given in ("auto", choice):
+        message = create(server, user("What is the weather in Lorn?"), tool_choice=given).message
+        assert getattr(message, "reasoning_content", None) is None
+        assert [call.function.name for call in message.tool_calls] == ["get_weather"]

@@ -9,15 +9,35 @@ import pytest
 from lsv.errors import ConfigError
 from lsv.request.thinking import Thinking
 from lsv.settings.structured import enable_in_reasoning, grammar_backend
-from lsv.testing.fakes.client import FakeClient
+from lsv.testing.fakes.client import FakeClient, FakeTokenizer
 
 FORM = {"response_format": {"type": "json_object"}}
 CLOSED = {"add_generation_prompt": False, "continue_final_message": True}
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 
 
-async def serve(start, answer='<think>\nHm.\n</think>\n\n{"a": 1}', parser="qwen3", **options: Any) -> Any:
-    return await start(FakeClient(answer=answer), reasoning_parser=parser, **options)
+class Switched(FakeTokenizer):
+    """Its template has a switch for thinking that is on unless a request turns it off."""
+
+    default = True
+
+    def render_chat(self, messages: Any, *, kwargs: Any = None, **options: Any) -> str:
+        on = (kwargs or {}).get("enable_thinking", self.default)
+        return ("" if on == self.default else "<switched>") + super().render_chat(messages, **options)
+
+
+class SwitchedOff(Switched):
+    """One whose switch is off unless a request turns it on."""
+
+    default = False
+
+
+async def serve(
+    start, answer='<think>\nHm.\n</think>\n\n{"a": 1}', parser="qwen3", template=Switched, **options: Any
+) -> Any:
+    engine = FakeClient(answer=answer)
+    engine.tokenizer = template()
+    return await start(engine, reasoning_parser=parser, **options)
 
 
 def ending(text: str) -> dict[str, Any]:
@@ -49,6 +69,52 @@ async def test_it_holds_at_once_where_the_prompt_has_ended_the_thoughts(start):
     assert site.engine.requests[-1].thinking is None
     await site.chat(**FORM, **ending("<think>"))
     assert site.engine.requests[-1].thinking.open
+
+
+ON, OFF = ({"chat_template_kwargs": {"enable_thinking": on}} for on in (True, False))
+
+
+@pytest.mark.parametrize(
+    ("template", "body", "thinks"),
+    [
+        (Switched, {}, True),
+        (Switched, ON, True),
+        (Switched, OFF, False),
+        (Switched, {"reasoning_effort": "none"}, False),
+        (Switched, {"reasoning_effort": "high"}, True),
+        (SwitchedOff, {}, False),
+        (SwitchedOff, ON, True),
+        (SwitchedOff, OFF, False),
+        (SwitchedOff, {"reasoning_effort": "high"}, True),
+    ],
+)
+@pytest.mark.parametrize(
+    "form", [FORM, {"guided_regex": "a"}, {"tools": [TOOL], "tool_choice": "required"}], ids=["json", "regex", "call"]
+)
+async def test_a_form_makes_no_answer_think_that_would_not(start, template, body, thinks: bool, form):
+    site = await serve(start, template=template)
+    assert (await site.chat(**form, **body)).status_code == 200
+    assert (site.engine.requests[-1].thinking is not None) is thinks
+
+
+async def test_an_answer_without_thoughts_is_read_as_one(start):
+    site = await serve(start, answer='{"a": "</think>"}', parser="deepseek_r1")
+    message = (await site.chat(**FORM, **OFF)).json()["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == (None, '{"a": "</think>"}')
+
+
+async def test_thoughts_that_the_prompt_has_opened_go_on(start):
+    site = await serve(start)
+    await site.chat(**FORM, **ending("<think>"), **OFF)
+    assert site.engine.requests[-1].thinking.open
+
+
+async def test_a_model_that_always_thinks_does_so_unless_it_is_told_not_to(start):
+    site = await serve(start, template=SwitchedOff, parser="deepseek_r1")
+    await site.chat(**FORM)
+    assert site.engine.requests[-1].thinking.open
+    await site.chat(**FORM, **OFF)
+    assert site.engine.requests[-1].thinking is None
 
 
 async def test_an_operator_lets_it_hold_for_thoughts_too(start):

@@ -11,12 +11,13 @@ from sanic.response import HTTPResponse
 from lsv.engine.answers import Answer, Answers
 from lsv.errors import BadRequest
 from lsv.request.outputs import Chunk, PositionLogprobs
+from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
 from lsv_api.http.context import Exchange, Served
 from lsv_api.http.reply import Envelope, check_stream, stream_response
 from lsv_api.http.sse import SLOTS, EventTemplate, event
-from lsv_api.openai.conversation import encode_chat, final_text
+from lsv_api.openai.conversation import encode_chat, final_text, forbids_thinking, leaves_thinking_off
 from lsv_api.openai.form_origin import FormOrigin
 from lsv_api.openai.generation import UsageCounter, collect, make_request, respond, run
 from lsv_api.openai.handover import read_handover
@@ -24,7 +25,7 @@ from lsv_api.openai.logprobs import LogprobWriter, prompt_logprobs
 from lsv_api.openai.reading import AnswerReader, AnswerReading
 from lsv_api.openai.sampling import sampling_params
 from lsv_api.openai.structured import form_origin
-from lsv_api.openai.tools import force_calls, read_tools
+from lsv_api.openai.tools import Tools, force_calls, read_tools
 from lsv_api.options import ApiOptions
 from lsv_api.records.requests import ChatRequest
 from lsv_api.records.responses import (
@@ -51,7 +52,8 @@ async def create_chat_completion(exchange: Exchange) -> HTTPResponse | None:
     params, origin = force_calls(sampling, tools, form_origin(body))
     params = reading.show_marks(params)
     envelope = Envelope.of("chatcmpl", served, exchange)
-    thinking = reading.guide_thoughts(params, formed=exchange.api.options.enable_in_reasoning)
+    silent = await _is_silent(body, served, exchange, tools, reading, params)
+    thinking = reading.guide_thoughts(params, formed=silent or exchange.api.options.enable_in_reasoning)
     request = make_request(body, [prompt], params, envelope.id, exchange, thinking, handover=handover)
     request = served.admission.admit(request, field="messages", strict=True)
     writer = ChatWriter(body, served, envelope, exchange.api.options, reading)
@@ -60,6 +62,20 @@ async def create_chat_completion(exchange: Exchange) -> HTTPResponse | None:
         return None
     (answers,), usage = await collect(request, served, exchange, origin, None if reading.is_plain else writer.read)
     return await respond(exchange, request, usage, handover, lambda: writer.whole(request, answers, usage))
+
+
+async def _is_silent(
+    body: ChatRequest, served: Served, exchange: Exchange, tools: Tools, reading: AnswerReading, params: SamplingParams
+) -> bool:
+    """Whether an answer with a form must not think first. A model whose usual first words the form forbids would take
+    to thoughts, though the request has turned them off, or has not turned them on.
+    """
+    begins = reading.may_begin_thoughts(params)
+    if begins == "never":
+        return False
+    if forbids_thinking(body, exchange.api.options):
+        return True
+    return begins == "by itself" and await leaves_thinking_off(body, served, exchange, tools.shown)
 
 
 def _logprobs(body: ChatRequest, served: Served) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -27,6 +28,8 @@ Shown = Sequence[Mapping[str, Any]] | None
 
 _ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
+_SWITCHES = ("enable_thinking", "thinking")
+"""Variables by which chat templates turn thinking on and off."""
 _ELSEWHERE = {
     "function_call": "send the call in tool_calls",
     "audio": "send the transcript as content",
@@ -162,7 +165,9 @@ async def _render(
     tools: Shown,
     served: Served,
     exchange: Exchange,
+    more: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
+    """The conversation as its template writes it; ``more`` variables go before those of the request."""
     options = exchange.api.options
     if body.chat_template is not None and not options.request_templates:
         raise BadRequest(
@@ -179,7 +184,7 @@ async def _render(
         "add_generation_prompt": body.add_generation_prompt is not False and not continuing,
         "tools": tools or None,
         "documents": body.documents,
-        "kwargs": {**options.default_chat_template_kwargs, **_effort(body), **(body.chat_template_kwargs or {})},
+        "kwargs": {**template_variables(body, options), **more},
         "content_format": options.content_format,
         "continue_final_message": continuing,
     }
@@ -190,6 +195,28 @@ async def _render(
         return await exchange.api.templates.render(source, messages, special_tokens=special, **arguments)
     render = tokenizer.render_chat
     return await exchange.api.pool.run(exchange.size, render, messages, template=template, **arguments)
+
+
+def template_variables(body: ChatRequest | TokenizeRequest, options: ApiOptions) -> dict[str, Any]:
+    """The variables of the chat template: the operator's, then the request's."""
+    return {**options.default_chat_template_kwargs, **_effort(body), **(body.chat_template_kwargs or {})}
+
+
+def forbids_thinking(body: ChatRequest, options: ApiOptions) -> bool:
+    """Whether a request turns thinking off by name, whatever its template makes of it."""
+    given = template_variables(body, options)
+    return any(given.get(switch) is False for switch in _SWITCHES)
+
+
+async def leaves_thinking_off(body: ChatRequest, served: Served, exchange: Exchange, tools: Shown) -> bool:
+    """Whether the template has a switch for thinking that is off: with the switch on, it writes another prompt."""
+    media = served.client.media
+    messages = template_messages(body.messages, NO_MARKS if media is None else media.marks)
+    try:
+        prompt = await _render(body, messages, tools, served, exchange)
+        return prompt != await _render(body, messages, tools, served, exchange, dict.fromkeys(_SWITCHES, True))
+    except BadRequest:
+        return False  # the template does not take the switch
 
 
 def _effort(body: ChatRequest | TokenizeRequest) -> dict[str, str | bool]:

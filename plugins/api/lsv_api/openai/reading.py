@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import string
 from collections.abc import Iterator
+from typing import Literal
 
 import msgspec
 
@@ -66,9 +67,21 @@ class AnswerReading:
         self._hidden = tuple(sorted(self._special - self._parsing.marks))
         return params.replace(skip_special_tokens=False)
 
+    def may_begin_thoughts(self, params: SamplingParams) -> Literal["never", "by itself", "always"]:
+        """Whether an answer that has a form may begin with thoughts that the prompt has not opened: not at all, if the
+        model chooses to, or since this model always thinks.
+        """
+        make = self._parsing.thoughts
+        if params.structured_outputs is None or not isinstance(make, KnowsThoughts):
+            return "never"
+        found = make.thoughts_after(self._prompt_end)
+        if found is None or self._prompt_end.rstrip().endswith(found.begins):
+            return "never"
+        return "always" if found.open else "by itself"
+
     def guide_thoughts(self, params: SamplingParams, *, formed: bool) -> Thinking | None:
-        """How the answers think, where somebody must know it: a form holds after the thoughts (unless these are
-        ``formed``, too), and a budget bounds them. Raises ``Unsupported`` where a budget can't be kept.
+        """How the answers think, where the engine must know it: a form holds after the thoughts, or from the first
+        token on if ``formed``, and a budget bounds them. Raises ``Unsupported`` where a budget can't be kept.
         """
         make = self._parsing.thoughts
         has_form = params.structured_outputs is not None
