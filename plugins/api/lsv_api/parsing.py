@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,10 +12,11 @@ from lsv import plugins
 from lsv.engine.client import Client
 from lsv.errors import BadRequest
 from lsv.offers import CallForm, ReasoningParserOffer, ToolParserOffer
-from lsv.plugins.answer_parsers import choose_parser, find_parser
+from lsv.plugins.answer_parsers import TryOut, choose_parser, find_parser
 from lsv.plugins.catalog import KINDS, Catalog
 from lsv.plugins.files import add_file
 from lsv.text.answer_parser import AnswerForm, AnswerParser
+from lsv.text.round_trip import RoundTrip, read_back, write_calls
 from lsv_api.options import ApiOptions
 
 log = logging.getLogger("lsv.api")
@@ -33,6 +34,9 @@ class Parsing(msgspec.Struct, frozen=True):
 
     tools: MakeParser | None = None
     thoughts: MakeParser | None = None
+    why_no_tools: str = ""
+    """Why there is no parser of calls."""
+
     forced: MakeParser | None = None
     """Reads an answer that must be calls: a list of JSON objects."""
 
@@ -54,8 +58,8 @@ def choose_parsing(client: Client, options: ApiOptions) -> Parsing:
     """The parsers for a model's answers, which the log names with the reason. Raises ``ConfigError``."""
     catalog = _catalog(sorted({*client.config.plugins, "api"}) if client.config.plugins else None, options)
     template = _template(client, options)
-    tools = _choose(catalog, ToolParserOffer, options.tool_call_parser, template, client)
-    thoughts = _choose(catalog, ReasoningParserOffer, options.reasoning_parser, template, client)
+    thoughts, _ = _choose(catalog, ReasoningParserOffer, options.reasoning_parser, template, client)
+    tools, why = _choose_tools(catalog, thoughts, template, client, options)
     if tools is not None and tools.form is None:
         log.info(
             "%s: strict functions are held to their schemas where a call is forced, not with tool_choice auto: calls "
@@ -66,6 +70,7 @@ def choose_parsing(client: Client, options: ApiOptions) -> Parsing:
     return Parsing(
         tools=None if tools is None else catalog.load(tools),
         thoughts=None if thoughts is None else catalog.load(thoughts),
+        why_no_tools="" if tools is not None else why,
         forced=_forced(catalog),
         form=None if tools is None else tools.form,
         marks=frozenset(mark for offer in (tools, thoughts) if offer is not None for mark in offer.marks),
@@ -92,12 +97,46 @@ def _catalog(chosen: Sequence[str] | None, options: ApiOptions) -> Catalog:
     return loaded.catalog
 
 
-def _choose(catalog: Catalog, kind: type[Offer], named: str | None, template: str, client: Client) -> Offer | None:
-    offer, why = choose_parser(catalog, kind, named=named, template=template, architecture=client.config.architecture)
-    noun = KINDS[kind].noun
-    if offer is not None or named is not None:
+def _choose_tools(
+    catalog: Catalog, thoughts: ReasoningParserOffer | None, template: str, client: Client, options: ApiOptions
+) -> tuple[ToolParserOffer | None, str]:
+    """The parser of calls, which must read back what the chat template writes."""
+
+    def render(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], prompt: bool) -> str:
+        return client.tokenizer.render_chat(
+            messages,
+            tools=tools,
+            add_generation_prompt=prompt,
+            template=options.chat_template,
+            kwargs=options.default_chat_template_kwargs,
+            content_format=options.content_format,
+        )
+
+    written = write_calls(render) if template else []
+    make_thoughts = None if thoughts is None else catalog.load(thoughts)
+
+    def try_out(offer: ToolParserOffer) -> RoundTrip:
+        return read_back(written, catalog.load(offer), make_thoughts)
+
+    return _choose(catalog, ToolParserOffer, options.tool_call_parser, template, client, try_out)
+
+
+def _choose(
+    catalog: Catalog,
+    kind: type[Offer],
+    named: str | None,
+    template: str,
+    client: Client,
+    try_out: TryOut[Offer] | None = None,
+) -> tuple[Offer | None, str]:
+    architecture = client.config.architecture
+    offer, why = choose_parser(
+        catalog, kind, named=named, template=template, architecture=architecture, try_out=try_out
+    )
+    if offer is not None or named is not None or try_out is not None:
+        noun = KINDS[kind].noun
         log.info("%s: %s is %s: %s", client.config.served_names[0], noun, offer.name if offer else "none", why)
-    return offer
+    return offer, why
 
 
 def _forced(catalog: Catalog) -> MakeParser | None:

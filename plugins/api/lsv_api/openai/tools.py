@@ -72,8 +72,8 @@ def read_tools(body: ChatRequest, served: Served, options: ApiOptions) -> Tools:
         return Tools(body.tools, functions, first_only, forced_schema(functions, named), named=named)
     if served.parsing.tools is None:
         raise Unsupported(
-            "tools are not available for this model: how it writes calls is not known; start with --tool-call-parser, "
-            'leave tools out, or set tool_choice to "none"',
+            f"tools are not available for this model: {served.parsing.why_no_tools or 'no parser reads its calls'}; "
+            'start with --tool-call-parser, leave tools out, or set tool_choice to "none"',
             param="tools",
         )
     return _may_call(body.tools or (), functions, served, first_only=first_only)

@@ -1,0 +1,118 @@
+"""Which calls a chat template writes, and whether parsers read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from lsv import plugins
+from lsv.offers import ReasoningParserOffer, ToolParserOffer
+from lsv.plugins.answer_parsers import choose_parser, find_parser
+from lsv.plugins.catalog import Catalog
+from lsv.text.chat_template import ChatTemplates
+from lsv.text.round_trip import RoundTrip, Written, read_back, write_calls
+
+HEADER = (
+    "{% for m in messages %}<|{{ m.role }}|>{% if m.reasoning_content is defined %}"
+    "<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content or '' }}"
+)
+FOOTER = "<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+CALL = "{% for c in m.tool_calls or [] %}"
+ONE_CALL = "{% if m.tool_calls and m.tool_calls | length > 1 %}{{ raise_exception('one') }}{% endif %}"
+HERMES = (
+    HEADER + CALL + '<tool_call>{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}'
+    "</tool_call>{% endfor %}" + FOOTER
+)  # fmt: skip
+ALL = ["one call", "two calls", "a call without arguments", "a call after a text", "a call after a thought"]
+
+SINGLE = [case for case in ALL if case != "two calls"]
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return plugins.load(["parsers"]).catalog
+
+
+def write(template: str) -> list[Written]:
+    chat = ChatTemplates({"default": template}, {})
+    return write_calls(lambda messages, tools, prompt: chat.render(messages, tools=tools, add_generation_prompt=prompt))
+
+
+def try_out(catalog: Catalog, template: str, name: str, thoughts: str | None = "qwen3") -> RoundTrip:
+    make = None if thoughts is None else catalog.load(find_parser(catalog, ReasoningParserOffer, thoughts))
+    return read_back(write(template), catalog.load(find_parser(catalog, ToolParserOffer, name)), make)
+
+
+def test_a_parser_that_reads_all_forms_is_proved(catalog: Catalog) -> None:
+    found = try_out(catalog, HERMES, "hermes")
+    assert (found.held, found.failed, found.proves) == (ALL, [], True)
+    assert str(found) == f"it reads what the template writes: {', '.join(ALL)}"
+
+
+def test_a_parser_that_reads_none_fails_by_name(catalog: Catalog) -> None:
+    found = try_out(catalog, HERMES, "glm45")
+    assert (found.held, found.failed, found.proves) == ([], ALL, False)
+    assert str(found) == f"of what the template writes it does not read {', '.join(ALL)}"
+
+
+@pytest.mark.parametrize(
+    "opened", ["<think>\\n", "<think>\\n\\n</think>\\n\\n"], ids=["open thoughts", "closed thoughts"]
+)
+def test_thoughts_that_a_prompt_opens_and_a_history_leaves_out(opened: str, catalog: Catalog) -> None:
+    template = HERMES.replace("<|assistant|>{% endif %}", "<|assistant|>{{ '" + opened + "' }}{% endif %}")
+    assert try_out(catalog, template, "hermes").proves
+
+
+def test_a_header_that_ends_inside_of_a_mark_is_cut_before_it(catalog: Catalog) -> None:
+    """The prompt goes on with a mark that begins as the history does."""
+    template = HERMES.replace("<tool_call>", "<|START_ACTION|>").replace("</tool_call>", "<|END_ACTION|>").replace(
+        '"name"', '"tool_name"').replace('"arguments"', '"parameters"').replace(
+        "<|assistant|>{% endif %}", "<|assistant|><|START_THINKING|>{% endif %}"
+    )  # fmt: skip
+    assert all(one.answer.startswith("<|START_ACTION|>") for one in write(template) if one.case in ALL[:3])
+    assert try_out(catalog, template, "cohere_command4", "cohere_command4").held[:3] == ALL[:3]
+
+
+@pytest.mark.parametrize(
+    ("template", "cases"),
+    [
+        (HERMES.replace("{% for m", "{% if tools %}{{ raise_exception('no tools') }}{% endif %}{% for m"), []),
+        (HEADER + FOOTER, []),
+        (HERMES.replace("m.tool_calls or []", "(m.tool_calls or [])[:1]"), SINGLE),
+        (HERMES.replace("{{ m.content or '' }}", "{% if m.tool_calls %}{% else %}{{ m.content }}{% endif %}"), ALL),
+        (HERMES.replace(CALL, ONE_CALL + CALL), SINGLE),
+    ],
+    ids=["no tools", "no calls", "the first call alone", "calls without their text", "one call alone"],
+)  # fmt: skip
+def test_what_a_template_does_not_write_is_not_tried(template: str, cases: list[str], catalog: Catalog) -> None:
+    assert [written.case for written in write(template)] == cases
+    if not cases:
+        found = try_out(catalog, template, "hermes")
+        assert str(found) == "the template shows no calls, so that they are read is not proved"
+
+
+def choose(catalog: Catalog, template: str, named: str | None = None) -> tuple[str | None, str]:
+    offer, why = choose_parser(
+        catalog, ToolParserOffer, named=named, template=template, architecture="LlamaForCausalLM",
+        try_out=lambda one: try_out(catalog, template, one.name),
+    )  # fmt: skip
+    return offer and offer.name, why
+
+
+def test_the_parser_that_reads_the_calls_is_chosen(catalog: Catalog) -> None:
+    """Not the one whose words the template has, if it reads none; the next, or any other that does."""
+    proof = f"it reads what the template writes: {', '.join(ALL)}"
+    assert choose(catalog, HERMES) == ("hermes", f"the chat template has <tool_call> and arguments; {proof}")
+    misleading = HERMES.replace("<tool_call>", "[TOOL_CALLS]").replace("</tool_call>", "")
+    hint = "{# write <tool_call> and its arguments, <arg_key> and <arg_value> #}"
+    assert choose(catalog, hint + misleading) == ("mistral", f"the chat template has [TOOL_CALLS]; {proof}")
+    assert choose(catalog, hint + HERMES.replace("tool_call>", "longcat_" "tool_call>").replace(
+        "</longcat", "</longcat"))[0] == "longcat"  # fmt: skip
+
+
+def test_a_form_that_nothing_reads_has_no_parser(catalog: Catalog) -> None:
+    """The reason names the parser that its words stand for."""
+    template = "{# <tool_call> #}" + HERMES.replace("<tool_call>{", "~call~{").replace("</tool_call>", "")
+    name, why = choose(catalog, template)
+    assert name is None
+    assert why.startswith("no tool parser reads what the chat template writes (hermes: of what the template writes it")
+    assert choose(catalog, template, named="hermes")[0] == "hermes", "an operator's word counts"
