@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from lsv.offers import AnswerParserOffer, ReasoningParserOffer, ToolParserOffer
 from lsv.plugins.catalog import KINDS, Catalog
-from lsv.text.round_trip import RoundTrip
 
 Offer = TypeVar("Offer", ToolParserOffer, ReasoningParserOffer)
-TryOut = Callable[[Offer], RoundTrip]
-"""What comes of reading back with a parser what the chat template writes."""
+
+
+class Trial(Protocol):
+    """What comes of reading back with a parser what the chat template writes, and its text as the reason."""
+
+    @property
+    def proves(self) -> bool: ...
+
+    @property
+    def failed(self) -> Sequence[str]: ...
+
+
+TryOut = Callable[[Offer], Trial]
 
 NONE = "none"
 """The name that asks for no parser."""
@@ -60,7 +70,7 @@ def choose_parser(
 
 
 def _choose_by_proof(
-    catalog: Catalog, kind: type[Offer], fitting: Sequence[Offer], trips: Sequence[RoundTrip], try_out: TryOut[Offer]
+    catalog: Catalog, kind: type[Offer], fitting: Sequence[Offer], trips: Sequence[Trial], try_out: TryOut[Offer]
 ) -> tuple[Offer | None, str]:
     """A parser with marks of its own that reads what the template writes, although its texts are not there."""
     for offer in catalog.offers(kind):
