@@ -136,6 +136,22 @@ async def test_a_call_without_arguments_yet_is_no_call(start: StartSite, stream:
     assert (choice["message"]["reasoning_content"], choice["finish_reason"]) == ("What", "length")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_forced_call_that_is_cut_off_is_never_content(start: StartSite, stream: bool):
+    answer = '[{"name": "choose", "parameters": {"day": "Friday"}}]'
+    site = await start(FakeClient(answer=answer))
+    for length in range(1, len(answer)):
+        reply = await site.chat(tools=[tool()], tool_choice="required", max_tokens=length, stream=stream)
+        if stream:
+            assert '"content":"[' not in reply.text
+            continue
+        assert not reply.json()["choices"][0]["message"]["content"], length
+        for name, arguments in made(reply):
+            assert name == "choose"
+            assert arguments
+            assert '{"day": "Friday"}'.startswith(arguments)
+
+
 UNFOLLOWED = 'structured_outputs: this json can\'t be followed: Unimplemented keys: ["not"]'
 PLACED = "structured_outputs: this json can't be followed: not at #/items/anyOf/1/properties/parameters/properties/a"
 OWN = (

@@ -124,8 +124,27 @@ class AnswerReading:
     def _begin_calls(self, form: AnswerForm) -> AnswerParser | None:
         if self._tools.named is not None:
             return NamedCall(self._tools.named)
-        make = self._parsing.tools if self._tools.forced is None else self._parsing.forced
+        if self._tools.forced is not None:
+            return None if self._parsing.forced is None else OnlyCalls(self._parsing.forced(form))
+        make = self._parsing.tools
         return None if make is None or not self._tools.callable else make(form)
+
+
+class OnlyCalls:
+    """Reads an answer that a grammar holds to calls: a text in it is the beginning of a call that was cut off."""
+
+    def __init__(self, parser: AnswerParser) -> None:
+        self._parser = parser
+
+    @property
+    def thinking(self) -> bool:
+        return self._parser.thinking
+
+    def push(self, text: str) -> list[Part]:
+        return [part for part in self._parser.push(text) if not isinstance(part, Text)]
+
+    def end(self) -> list[Part]:
+        return [part for part in self._parser.end() if not isinstance(part, Text)]
 
 
 class NamedCall:
