@@ -18,6 +18,7 @@ from lsv.plugins.files import add_file
 from lsv.text.answer_parser import AnswerForm, AnswerParser
 from lsv.text.round_trip import RoundTrip, read_back, write_calls
 from lsv_api.options import ApiOptions
+from lsv_api.schema_check import SchemaCheck
 
 log = logging.getLogger("lsv.api")
 
@@ -49,6 +50,9 @@ class Parsing(msgspec.Struct, frozen=True):
     short_ids: bool = False
     """Whether ids of calls are nine letters and digits."""
 
+    schemas: SchemaCheck | None = None
+    """Finds the function whose parameters can't be followed."""
+
 
 PLAIN = Parsing()
 """Answers are text."""
@@ -75,6 +79,7 @@ def choose_parsing(client: Client, options: ApiOptions) -> Parsing:
         form=None if tools is None else tools.form,
         marks=frozenset(mark for offer in (tools, thoughts) if offer is not None for mark in offer.marks),
         short_ids=tools is not None and tools.short_ids,
+        schemas=SchemaCheck(catalog, client.config.grammars),
     )
 
 

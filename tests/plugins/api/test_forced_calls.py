@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from lsv.errors import BadRequest
+from lsv.plugins import load
 from lsv.request.structured import StructuredOutputsParams
-from lsv.testing.fakes.client import FakeClient
+from lsv.testing.fakes.client import FakeClient, fake_config
 from lsv.testing.grammars.walk import BYTES, follows
+from lsv_api import schema_check
 from lsv_api.openai.form_origin import FormOrigin
 from lsv_api.openai.tools import forced_schema
+from lsv_api.schema_check import SchemaCheck
 from lsv_guidance.backend import GuidanceBackend
 
 from .conftest import Site, StartSite
@@ -153,11 +156,12 @@ async def test_a_forced_call_that_is_cut_off_is_never_content(start: StartSite, 
 
 
 UNFOLLOWED = 'structured_outputs: this json can\'t be followed: Unimplemented keys: ["not"]'
-PLACED = "structured_outputs: this json can't be followed: not at #/items/anyOf/1/properties/parameters/properties/a"
 OWN = (
     "structured_outputs: this grammar can't be followed: at 6(8): failed to compile JSON schema: Unimplemented keys: "
     '["not"]\n   6 | calls: %json'
 )
+UNKNOWN = {"type": "object", "properties": {"a": {"unevaluatedItems": {"not": {"type": "null"}}, "not": {}}}}
+"""Parameters that no back end follows."""
 JSON_FORMAT = {"response_format": FORMAT}
 
 
@@ -165,7 +169,7 @@ JSON_FORMAT = {"response_format": FORMAT}
 @pytest.mark.parametrize(
     ("raised", "body", "param", "words"),
     [
-        (UNFOLLOWED, JSON_FORMAT, "response_format", ["response_format: ", "not", "leave it out"]),
+        (UNFOLLOWED, JSON_FORMAT, "response_format", ["response_format: the JSON schema can't", "not", "leave it out"]),
         (UNFOLLOWED, {"guided_json": CARD}, "guided_json", ["guided_json: "]),
         (UNFOLLOWED, {"structured_outputs": {"json": CARD}}, "structured_outputs", ["structured_outputs: "]),
         (
@@ -178,13 +182,19 @@ JSON_FORMAT = {"response_format": FORMAT}
             UNFOLLOWED,
             {"tools": [tool("f"), tool()], "tool_choice": "required"},
             "tools",
-            ["the parameters of one of f, choose"],
+            ["the parameters of f, choose together"],
         ),
         (
-            PLACED,
-            {"tools": [tool("f"), tool()], "tool_choice": "required"},
+            UNFOLLOWED,
+            {"tools": [tool("f"), tool(parameters=UNKNOWN), tool("g")], "tool_choice": "required"},
             "tools[1].function.parameters",
-            ["the parameters of choose", "#/properties/a"],
+            ["the parameters of choose", "not"],
+        ),
+        (
+            OWN,
+            {"tools": [tool("f", parameters=UNKNOWN), tool(parameters=UNKNOWN, strict=True)]},
+            "tools[1].function.parameters",
+            ["the parameters of choose", "leave strict out"],
         ),
         (
             UNFOLLOWED,
@@ -199,7 +209,7 @@ JSON_FORMAT = {"response_format": FORMAT}
 async def test_a_refused_form_is_named_as_the_client_sent_it(
     start: StartSite, stream: bool, raised: str, body: dict[str, Any], param: str, words: list[str]
 ):
-    site = await start(FakeClient(), tool_call_parser="hermes")
+    site = await start(FakeClient(fake_config(grammars="guidance")), tool_call_parser="hermes")
     site.engine.failure = BadRequest(raised, param="structured_outputs")
     reply = await site.chat(stream=stream, **body)
     error = reply.json()["error"]
@@ -209,6 +219,14 @@ async def test_a_refused_form_is_named_as_the_client_sent_it(
     assert "%json" not in error["message"]
     if param != "structured_outputs":
         assert "structured_outputs" not in error["message"]
+
+
+async def test_without_a_back_end_all_functions_are_named(start: StartSite):
+    site = await start()
+    site.engine.failure = BadRequest(UNFOLLOWED, param="structured_outputs")
+    reply = await site.chat(tools=[tool("f", parameters=UNKNOWN), tool()], tool_choice="required")
+    assert reply.json()["error"]["param"] == "tools"
+    assert "the parameters of f, choose together" in reply.json()["error"]["message"]
 
 
 async def test_completions_name_the_field_too(start: StartSite):
@@ -241,3 +259,11 @@ async def test_an_empty_form_is_refused_by_its_field(start: StartSite):
             assert next(iter(empty)) in error["message"]
     for left_out in ({"grammar": None}, {"json_object": False}, {"whitespace_pattern": "", "backend": None}, {}):
         assert (await site.chat(structured_outputs=left_out)).status_code == 200
+
+
+def test_a_check_that_takes_too_long_ends(monkeypatch: pytest.MonkeyPatch):
+    check = SchemaCheck(load(["guidance"]).catalog, "guidance")
+    assert check.find_refused([CARD, UNKNOWN]) == (1, str(check.find_refused([UNKNOWN])[1]))  # type: ignore[index]
+    assert check.find_refused([CARD, DAY]) is None
+    monkeypatch.setattr(schema_check, "SECONDS", -1.0)
+    assert check.find_refused([UNKNOWN]) is None

@@ -3,35 +3,47 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 
 from lsv.errors import BadRequest
+from lsv_api.schema_check import SchemaCheck
 
-_FIELD = "structured_outputs"
+FIELD = "structured_outputs"
 """What the engine calls every form."""
 _UNFOLLOWED = " can't be followed: "
 _GRAMMAR_PLACE = re.compile(r"at \d+\(\d+\): (failed to compile JSON schema: )?")
-_PLACE = re.compile(r"#?(?:/items)?/anyOf/(?P<index>\d+)/properties/(?:parameters|arguments)")
-"""Where the schema of a function stands among those of all functions."""
+
+
+class Function(msgspec.Struct, frozen=True):
+    """A function of ``tools`` whose parameters a form holds."""
+
+    place: int
+    """Its place in ``tools``."""
+    name: str
+    schema: Mapping[str, Any]
 
 
 class FormOrigin(msgspec.Struct, frozen=True):
     """The field that asked for a form; for forms made of tools, the functions whose parameters it holds."""
 
-    field: str = _FIELD
-    functions: Sequence[tuple[int, str]] = ()
-    """Their places in ``tools``, and their names."""
+    field: str = FIELD
+    functions: Sequence[Function] = ()
     instead: str = "simplify it, or leave it out"
     """What the client can do."""
     written: bool = False
     """Whether the engine follows a grammar that this server has written, of which the client knows nothing."""
 
-    def of(self, functions: Iterable[str], only: str | None = None) -> FormOrigin:
-        """The same for the parameters of these functions, all those of ``tools``, or of ``only`` one of them."""
-        listed = tuple((index, name) for index, name in enumerate(functions) if only in (None, name))
+    def of(self, functions: Mapping[str, Mapping[str, Any]], followed: Container[str]) -> FormOrigin:
+        """The same for the parameters of those functions of ``tools`` that are ``followed``."""
+        listed = [
+            Function(place, name, {**schema, "type": "object"})
+            for place, (name, schema) in enumerate(functions.items())
+            if name in followed
+        ]
         return msgspec.structs.replace(self, functions=listed)
 
     @contextmanager
@@ -40,34 +52,41 @@ class FormOrigin(msgspec.Struct, frozen=True):
         try:
             yield
         except BadRequest as error:
-            if error.param != _FIELD:
+            if error.param != FIELD:
                 raise
             raise self.rename(error) from None
 
-    def rename(self, error: BadRequest) -> BadRequest:
-        """The error, in the name of the field that the client sent, with what to do."""
-        message = error.message.removeprefix(f"{_FIELD}: ")
-        _, unfollowed, why = message.partition(_UNFOLLOWED)
-        if not unfollowed:
-            return BadRequest(error.message.replace(_FIELD, self.field, 1), param=self.field)
-        if self.written:
-            message, why = f"the form{_UNFOLLOWED}{_summarise(why)}", _summarise(why)
-        if not self.functions:
-            return BadRequest(f"{self.field}: {message}; {self.instead}", param=self.field)
-        found, why = self._find_function(why)
-        if found is None:
-            what, param = f"the parameters of one of {', '.join(name for _, name in self.functions)}", self.field
-        else:
-            index, name = found
-            what, param = f"the parameters of {name}", f"{self.field}[{index}].function.parameters"
-        return BadRequest(f"{self.field}: {what}{_UNFOLLOWED}{why}; {self.instead}", param=param)
+    def rename(self, error: BadRequest, check: SchemaCheck | None = None) -> BadRequest:
+        """The error, in the name of the field that the client sent, with what to do.
 
-    def _find_function(self, why: str) -> tuple[tuple[int, str] | None, str]:
-        """Which function a message is about, and the message with paths in that function's own schema."""
-        place = _PLACE.search(why)
-        if place is not None and int(place["index"]) < len(self.functions):
-            return self.functions[int(place["index"])], _PLACE.sub("#", why)
-        return (self.functions[0], why) if len(self.functions) == 1 else (None, why)
+        ``check`` finds the function that is at fault, which takes a while.
+        """
+        message = error.message.removeprefix(f"{FIELD}: ")
+        what, unfollowed, why = message.partition(_UNFOLLOWED)
+        if not unfollowed:
+            return BadRequest(error.message.replace(FIELD, self.field, 1), param=self.field)
+        if self.functions:
+            return self._refuse_functions(_summarise(why) if self.written else why, check)
+        if self.written:
+            what, why = "the form", _summarise(why)
+        what = what.replace("this json", "the JSON schema")
+        return BadRequest(f"{self.field}: {what}{_UNFOLLOWED}{why}; {self.instead}", param=self.field)
+
+    def _refuse_functions(self, why: str, check: SchemaCheck | None) -> BadRequest:
+        found = None if check is None else check.find_refused([one.schema for one in self.functions])
+        if found is not None:
+            function, why = self.functions[found[0]], found[1].partition(_UNFOLLOWED)[2] or why
+        elif len(self.functions) == 1:
+            function = self.functions[0]
+        else:
+            names = ", ".join(one.name for one in self.functions)
+            return BadRequest(
+                f"{self.field}: the parameters of {names} together{_UNFOLLOWED}{why}; {self.instead}", param=self.field
+            )
+        return BadRequest(
+            f"{self.field}: the parameters of {function.name}{_UNFOLLOWED}{why}; {self.instead}",
+            param=f"{self.field}[{function.place}].function.parameters",
+        )
 
 
 def _summarise(why: str) -> str:

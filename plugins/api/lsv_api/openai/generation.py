@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 from sanic.response import HTTPResponse
 
 from lsv.engine.answers import Answers
+from lsv.errors import BadRequest
 from lsv.request.outputs import Chunk
 from lsv.request.params import SamplingParams
 from lsv.request.prompt import Prompt
@@ -17,10 +18,10 @@ from lsv.request.spec import RequestSpec
 from lsv.request.thinking import Thinking
 from lsv_api.http.context import Exchange, Served
 from lsv_api.http.reply import json_response
-from lsv_api.openai.form_origin import NO_FORM, FormOrigin
+from lsv_api.openai.form_origin import FIELD, NO_FORM, FormOrigin
 from lsv_api.openai.handover import Handover
 from lsv_api.openai.sampling import priority_of, tenancy
-from lsv_api.preparing import SHORT
+from lsv_api.preparing import LONG, SHORT
 from lsv_api.records.requests import SampledRequest, StreamOptions
 from lsv_api.records.responses import ChatResponse, CompletionDetails, CompletionResponse, PromptDetails, Usage
 
@@ -100,9 +101,13 @@ async def run(
 ) -> AsyncIterator[AsyncIterator[Chunk]]:
     """Run an admitted request, whose form comes from ``origin``; leaving early aborts it."""
     exchange.count_prompt(request.prompt_tokens)
-    with origin.naming():
+    try:
         async with aclosing(cast("AsyncGenerator[Chunk, None]", served.client.generate(request))) as chunks:
             yield chunks
+    except BadRequest as error:
+        if error.param != FIELD:
+            raise
+        raise await exchange.api.pool.run(LONG, origin.rename, error, served.parsing.schemas) from None
 
 
 async def collect(

@@ -58,6 +58,9 @@ class Tools(msgspec.Struct, frozen=True):
     named: str | None = None
     """The function that the answer must call: it is that one's arguments, and nothing else."""
 
+    followed: frozenset[str] = frozenset()
+    """Functions whose calls are held to their schemas."""
+
 
 def read_tools(body: ChatRequest, served: Served, options: ApiOptions) -> Tools:
     """Raises ``BadRequest`` for tools that are none, and for choices that can't be kept."""
@@ -69,7 +72,9 @@ def read_tools(body: ChatRequest, served: Served, options: ApiOptions) -> Tools:
         return Tools(None if options.exclude_tools else body.tools)
     first_only = body.parallel_tool_calls is False
     if choice == "required":
-        return Tools(body.tools, functions, first_only, forced_schema(functions, named), named=named)
+        followed = frozenset(functions if named is None else (named,))
+        forced = forced_schema(functions, named)
+        return Tools(body.tools, functions, first_only, forced, named=named, followed=followed)
     if served.parsing.tools is None:
         raise Unsupported(
             f"tools are not available for this model: {served.parsing.why_no_tools or 'no parser reads its calls'}; "
@@ -94,7 +99,8 @@ def _may_call(tools: Sequence[Mapping[str, Any]], functions: Schemas, served: Se
         for index, (name, schema) in enumerate(functions.items())
     }
     strict = strict_grammar(form, schemas, tokenizer, served.parsing.marks) if asked else None
-    return Tools(tools, functions, first_only, strict=strict, either=partial(either_grammar, form, schemas, tokenizer))
+    either = partial(either_grammar, form, schemas, tokenizer)
+    return Tools(tools, functions, first_only, strict=strict, either=either, followed=frozenset(asked))
 
 
 def check_tools(tools: Sequence[Mapping[str, Any]], most: int) -> dict[str, Mapping[str, Any]]:
@@ -121,12 +127,12 @@ def force_calls(params: SamplingParams, tools: Tools, origin: FormOrigin) -> tup
     if tools.forced is not None:
         with _FORCED.naming():
             form = StructuredOutputsParams(json=dict(tools.forced))
-        return params.replace(structured_outputs=form), _FORCED.of(tools.callable, tools.named)
+        return params.replace(structured_outputs=form), _FORCED.of(tools.callable, tools.followed)
     if asked is None:
         if tools.strict is None:
             return params, origin
         form = StructuredOutputsParams(grammar=tools.strict)
-        return params.replace(structured_outputs=form), _STRICT.of(tools.callable)
+        return params.replace(structured_outputs=form), _STRICT.of(tools.callable, tools.followed)
     schema = None if tools.either is None else _schema_of(asked)
     if tools.either is None or schema is None:
         return params, origin
