@@ -224,12 +224,12 @@ class Admission(msgspec.Struct, frozen=True):
         return params.replace(stop_token_ids=stops, allowed_token_ids=allowed)
 
     def _known(self, stops: tuple[int, ...]) -> tuple[int, ...]:
-        """The ids that this model has: no other can end an answer. Clients list those of several models."""
+        """The ids that this model has: no other id can end an answer. Clients send the ids of several models."""
         unknown = [token for token in stops if not 0 <= token < self.vocab_size]
         if not unknown:
             return stops
         log.warning(
-            "stop_token_ids: ignored %d ids that are no tokens of this model (0 to %d), %s among them",
+            "stop_token_ids: ignored %d ids outside this model's vocabulary (0 to %d), %s among them",
             len(unknown), self.vocab_size - 1, told(unknown[0]),
         )  # fmt: skip
         return tuple(token for token in stops if 0 <= token < self.vocab_size)

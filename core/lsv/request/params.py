@@ -89,7 +89,7 @@ class Range(NamedTuple):
 
 _MOST = 1 << 31
 _NO_SEED = -1
-"""What clients of vLLM and llama.cpp send for no seed."""
+"""Clients of vLLM and llama.cpp send this value for "no seed"."""
 
 
 RECOMMENDABLE = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")

@@ -22,8 +22,8 @@ def template_role(role: str) -> str:
 def read_arguments(given: Any) -> dict[str, Any]:
     """The arguments of an earlier call as an object. Clients send the JSON text that they were sent.
 
-    Null and an empty text are no arguments. The text of a call that was cut off is completed: the object has what was
-    whole, and the beginning of a text. What is no object at all becomes the one argument ``arguments``.
+    Null and an empty text mean no arguments. The text of a call that was cut off is completed: the object keeps all
+    whole values and the beginning of a cut text. Any other text or value becomes the single argument ``arguments``.
     """
     if isinstance(given, dict):
         return given

@@ -83,7 +83,7 @@ def test_stop_tokens_of_another_model_end_nothing(caplog: pytest.LogCaptureFixtu
     with caplog.at_level("WARNING", "lsv"):
         admitted = admit([1], SamplingParams(stop_token_ids=[97, 5, -1, 1 << 70])).sampling
     assert admitted.stop_token_ids == (5,)
-    assert "ignored 3 ids that are no tokens of this model (0 to 96), 97 among them" in caplog.text
+    assert "ignored 3 ids outside this model's vocabulary (0 to 96), 97 among them" in caplog.text
 
 
 def test_each_id_counts_once():

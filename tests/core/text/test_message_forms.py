@@ -130,7 +130,7 @@ def test_a_call_without_arguments(arguments: Any, template: str, expected: str):
         ("[" * 100_000, {"arguments": "[" * 100_000}),
     ],
 )
-def test_arguments_that_are_no_object_are_taken_back(given: str, expected: dict[str, Any]):
+def test_arguments_that_hold_another_value_than_an_object_are_taken_back(given: str, expected: dict[str, Any]):
     assert read_arguments(given) == expected
     assert write_arguments(given) == given
     assert "CALL weather" in render(ITEMS, [USER, call(given), RESULT])

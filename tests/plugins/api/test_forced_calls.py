@@ -124,7 +124,7 @@ async def test_parameters_that_no_object_satisfies_are_refused_where_they_are_fo
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("answer", ["<think>What", "<think>What</think>", "<think>What</think>\n\n"])
-async def test_a_call_without_arguments_yet_is_no_call(start: StartSite, stream: bool, answer: str):
+async def test_a_call_begins_with_its_first_argument(start: StartSite, stream: bool, answer: str):
     site = await start(FakeClient(answer=answer), reasoning_parser="qwen3")
     reply = await site.chat(
         tools=[tool()], tool_choice=NAMED, max_tokens=len(answer), stream=stream,

@@ -1,4 +1,4 @@
-"""What proxies and older clients send: HTTP/1.0, trailers of chunked bodies, slashes at the end of paths."""
+"""Requests of proxies and older clients: HTTP/1.0, trailers of chunked bodies, slashes at the end of paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Sanic's HTTP/1 lacks for proxies and older clients: answers to HTTP/1.0, and trailers of requests."""
+"""Additions to Sanic's HTTP/1 for proxies and older clients: answers to HTTP/1.0, and trailers of requests."""
 
 from __future__ import annotations
 

@@ -13,7 +13,9 @@ from lsv.errors import BadRequest
 from lsv_api.schema_check import SchemaCheck
 
 FIELD = "structured_outputs"
-"""What the engine calls every form."""
+"""The engine's name for every form."""
+_SHOWN = 8
+"""Functions that a message names."""
 _UNFOLLOWED = " can't be followed: "
 _GRAMMAR_PLACE = re.compile(r"at \d+\(\d+\): (failed to compile JSON schema: )?")
 
@@ -33,7 +35,7 @@ class FormOrigin(msgspec.Struct, frozen=True):
     field: str = FIELD
     functions: Sequence[Function] = ()
     instead: str = "simplify it, or leave it out"
-    """What the client can do."""
+    """The way around, for the client."""
     written: bool = False
     """Whether the engine follows a grammar that this server has written, of which the client knows nothing."""
 
@@ -79,7 +81,8 @@ class FormOrigin(msgspec.Struct, frozen=True):
         elif len(self.functions) == 1:
             function = self.functions[0]
         else:
-            names = ", ".join(one.name for one in self.functions)
+            names = ", ".join(one.name for one in self.functions[:_SHOWN])
+            names += f" and {left} more" if (left := len(self.functions) - _SHOWN) > 0 else ""
             return BadRequest(
                 f"{self.field}: the parameters of {names} together{_UNFOLLOWED}{why}; {self.instead}", param=self.field
             )

@@ -63,7 +63,7 @@ class TextPlace:
         self._pieces = _new_decoder("replace")
 
     def pass_over(self, token: int, text: str) -> None:
-        """Go on behind a token that shows ``text``, which may have pieces of characters."""
+        """Advance past a token that shows ``text``, which may hold pieces of characters."""
         begun = bool(self._pieces.getstate()[0])
         if begun or _REPLACEMENT in text:
             text = self._pieces.decode(self._tokenizer.token_bytes(token))

@@ -148,7 +148,7 @@ class OnlyCalls:
 
 
 class NamedCall:
-    """Reads an answer that is the arguments of one function. Without any of them there is no call."""
+    """Reads an answer that is the arguments of one function. The call begins with the first of them."""
 
     thinking = False
 

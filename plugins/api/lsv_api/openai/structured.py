@@ -24,7 +24,7 @@ _FIELDS = (*_GUIDED, "json_object", "structural_tag", *_OPTIONS)
 _OTHERS = ("disable_any_whitespace", "disable_additional_properties", "disable_fallback")
 """What ``structured_outputs`` of other servers may hold beside."""
 _NEUTRAL: tuple[Any, ...] = (None, False, "")
-"""What leaves an option out. Forms are left out by null alone: a list of choices that ran empty is a mistake."""
+"""Values that leave an option out. Only null leaves out a form: a list of choices that ran empty is a mistake."""
 
 
 def structured_params(body: GenerationRequest) -> StructuredOutputsParams | None:
@@ -59,7 +59,7 @@ def form_origin(body: GenerationRequest) -> FormOrigin:
 
 
 def _given(body: GenerationRequest) -> dict[str, dict[str, Any]]:
-    """What each field asks for, without those that ask for nothing."""
+    """The forms that the fields ask for; a field that asks for nothing is absent."""
     asked = {
         "response_format": _of_format(body.response_format),
         "structured_outputs": _of_outputs(body.structured_outputs),

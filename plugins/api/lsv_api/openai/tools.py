@@ -24,7 +24,7 @@ from lsv_api.records.requests import ChatRequest
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 _FUNCTION = frozenset({"name", "description", "parameters", "strict"})
 _RENAMED = ("input_schema", "inputSchema")
-"""What other protocols call the parameters of a function."""
+"""Names of the parameters of a function in other protocols."""
 _MOST_FIELDS = 64
 _CHOICES = ("none", "auto", "required")
 

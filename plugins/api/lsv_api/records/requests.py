@@ -163,7 +163,7 @@ class ToolCall(msgspec.Struct, kw_only=True):
 
 
 class Message(msgspec.Struct, kw_only=True):
-    """One message of a conversation. What clients note beside these fields is passed over.
+    """One message of a conversation. Notes of clients beside these fields are passed over.
 
     ``function_call``, ``audio`` and ``prefix`` are here to be refused: they say what the prompt must hold.
     """
