@@ -211,7 +211,8 @@ def forbids_thinking(body: ChatRequest, options: ApiOptions) -> bool:
 async def leaves_thinking_off(body: ChatRequest, served: Served, exchange: Exchange, tools: Shown) -> bool:
     """Whether the template has a switch for thinking that is off: with the switch on, it writes another prompt."""
     media = served.client.media
-    messages = template_messages(body.messages, NO_MARKS if media is None else media.marks)
+    marks = NO_MARKS if media is None else media.marks
+    messages = await exchange.api.pool.run(exchange.size, template_messages, body.messages, marks)
     try:
         prompt = await _render(body, messages, tools, served, exchange)
         return prompt != await _render(body, messages, tools, served, exchange, dict.fromkeys(_SWITCHES, True))
