@@ -12,7 +12,7 @@ import pytest
 from lsv import LLM, SamplingParams, StructuredOutputsParams
 from lsv.testing.fakes.drafter import ForcedDrafter
 from lsv.testing.tiny import tiny
-from suite.engines import Engines
+from lsv.text.tokenizer import Tokenizer
 
 PERSON: dict[str, Any] = {
     "type": "object",
@@ -118,10 +118,8 @@ def test_masks_behind_drafts_reach_all_ranks(axis: str, random_model: Path) -> N
 
 
 @pytest.mark.parametrize("luck", ["right", "wrong", "mixed"])
-def test_drafts_of_known_luck(
-    luck: Any, random_model: Path, engine_for: Engines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, tokenizer = str(random_model), engine_for(random_model, **PLAIN).get_tokenizer()
+def test_drafts_of_known_luck(luck: Any, random_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = str(random_model), Tokenizer.load(random_model)
     said = [(*tokenizer.encode(PROMPTS[place // 2 % 2]), *tokens) for place, (tokens, *_) in enumerate(plain(model))]
     monkeypatch.setattr("lsv_drafters.ngram.NgramDrafter", ForcedDrafter)
     ForcedDrafter.tell(said, luck)
