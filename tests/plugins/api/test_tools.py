@@ -344,6 +344,18 @@ async def test_stop_strings_and_parsers(site):
     assert [json.loads(call["function"]["arguments"]) for call in message["tool_calls"]] == [ARGUMENTS]
 
 
+@pytest.mark.parametrize(("stop", "whole"), [("\n</tool_call>", True), ("}}", False), ("Bern", False)])
+async def test_a_stop_string_inside_arguments_leaves_nothing_to_wait_for(site, stop, whole):
+    """The call is shown as far as it is written, and its result is not what the answer waits for."""
+    body = {"tools": [WEATHER], "stop": [stop]}
+    choice = (await site.chat(**body)).json()["choices"][0]
+    arguments = choice["message"]["tool_calls"][0]["function"]["arguments"]
+    assert json.dumps(ARGUMENTS, ensure_ascii=False).startswith(arguments)
+    assert choice["finish_reason"] == ("tool_calls" if whole else "stop")
+    found = events((await site.chat(**body, stream=True)).text)
+    assert [event["choices"][0]["finish_reason"] for event in found][-1] == choice["finish_reason"]
+
+
 async def test_tools_are_counted_in_prompts(site):
     bare = (await site.post("/tokenize", messages=USER)).json()["count"]
     told = (await site.post("/tokenize", messages=USER, tools=[WEATHER])).json()["count"]

@@ -196,7 +196,7 @@ class ChatWriter:
             index=index,
             message=self._message(answer),
             logprobs=self._shown(answer.logprobs),
-            finish_reason=self._finish(answer.number, answer.finish),
+            finish_reason=self._finish(answer.number, answer.finish, answer.stop),
             stop_reason=answer.stop,
             token_ids=self._ids(answer.ids),
         )
@@ -215,18 +215,18 @@ class ChatWriter:
             tool_calls=reader.calls,
         )
 
-    def _finish(self, number: int, finish: FinishReason | None) -> str | None:
-        """How an answer ended: one that ended by itself with calls waits for their results. OpenAI's own says so only
-        where the model chose to call.
+    def _finish(self, number: int, finish: FinishReason | None, stop: int | str | None) -> str | None:
+        """How an answer ended: one that ended by itself with calls waits for their results, unless a stop string or
+        token cut the last call. OpenAI's own says so only where the model chose to call.
         """
         reader = self._readers.get(number)
-        calls = reader is not None and bool(reader.calls)
+        calls = reader is not None and bool(reader.calls) and (stop is None or reader.ends_whole)
         waits = calls and not self._reading.is_named
         return "tool_calls" if waits and finish is FinishReason.STOP else finish
 
     def _end(self, chunk: Chunk) -> ChatChunkChoice:
         """The choice of an answer's last event."""
-        reason = self._finish(chunk.index, chunk.finish)
+        reason = self._finish(chunk.index, chunk.finish, chunk.stop)
         return ChatChunkChoice(index=chunk.index, delta=Delta(), finish_reason=reason, stop_reason=chunk.stop)
 
     def _opening(self, index: int) -> list[ChatChunkChoice]:

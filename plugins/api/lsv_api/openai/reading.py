@@ -204,6 +204,15 @@ class AnswerReader:
         """What the model thought; None where it did not."""
         return "".join(self._thoughts) or None
 
+    @property
+    def ends_whole(self) -> bool:
+        """Whether the arguments of the last call are JSON as far as they are written."""
+        try:
+            msgspec.json.decode("".join(self._arguments[-1]))
+        except msgspec.DecodeError:
+            return False
+        return True
+
     def read(self, chunk: Chunk) -> list[Delta]:
         """What a chunk adds to the answer."""
         thought_before = self._thinks()
