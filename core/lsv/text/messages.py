@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -17,6 +17,37 @@ _CLOSERS = {"{": "}", "[": "]"}
 def template_role(role: str) -> str:
     """``developer`` is OpenAI's newer word for ``system``; templates know the older one."""
     return "system" if role == "developer" else role
+
+
+class Turn(NamedTuple):
+    """What the order of a message hangs on."""
+
+    calls: Sequence[str] = ()
+    """The ids of its calls, empty where they have none."""
+    answered: str | None = None
+    """The id of the call whose result it is, empty for a result without one; None for another message."""
+
+
+def order_results(turns: Sequence[Turn]) -> list[int]:
+    """The places of messages in the order in which templates get them: results stand in the order of their calls.
+
+    Templates match the two by their order, clients by ids: they send results as they come. A result of no call before
+    it, as where a history was trimmed, keeps its place.
+    """
+    order = list(range(len(turns)))
+    first = 0
+    while first < len(turns):
+        end = first + 1
+        while turns[first].calls and end < len(turns) and turns[end].answered is not None:
+            end += 1
+        number = {id: place for place, id in enumerate(turns[first].calls)}
+        known = [place for place in range(first + 1, end) if turns[place].answered in number]
+        for slot, place in zip(
+            known, sorted(known, key=lambda place: number[turns[place].answered or ""]), strict=True
+        ):
+            order[slot] = place
+        first = end
+    return order
 
 
 def read_arguments(given: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from lsv.media.service import OfflineMedia, open_offline
 from lsv.plugins.catalog import Catalog
 from lsv.request.encoded import EncodedText
 from lsv.request.prompt import Prompt
-from lsv.text.messages import template_role
+from lsv.text.messages import Turn, order_results, template_role
 from lsv.text.tokenizer import Tokenizer
 
 PromptInput: TypeAlias = "str | Sequence[int] | Mapping[str, Any]"
@@ -115,7 +115,8 @@ class PromptReader:
         """Messages as chat templates know them, and their media by kind. Raises ``BadRequest``."""
         read: list[Mapping[str, Any]] = []
         media: dict[str, list[Reference]] = {}
-        for index, message in enumerate(messages):
+        for index in order_results([_turn(message) for message in messages]):
+            message = messages[index]
             content, calls = message.get("content"), message.get("tool_calls")
             message = {**message, "role": template_role(str(message.get("role", "")))}
             for call in calls or ():
@@ -166,6 +167,13 @@ def _join(encoder: Any, decoder: Any) -> PromptInput:
 def _read_parts(content: Sequence[Any], where: str) -> list[str | Reference]:
     places = [f"{where}[{number}]" for number in range(len(content))]
     return [read_part(convert_part(part, place), place) for part, place in zip(content, places, strict=True)]
+
+
+def _turn(message: Mapping[str, Any]) -> Turn:
+    calls = [call.get("id") if isinstance(call, Mapping) else None for call in message.get("tool_calls") or ()]
+    answered = message.get("tool_call_id")
+    names = [id if isinstance(id, str) else "" for id in (*calls, answered)]
+    return Turn(names[:-1], names[-1] if message.get("role") == "tool" else None)
 
 
 def _check_call(call: Any, where: str) -> None:

@@ -356,6 +356,21 @@ async def test_a_stop_string_inside_arguments_leaves_nothing_to_wait_for(site, s
     assert [event["choices"][0]["finish_reason"] for event in found][-1] == choice["finish_reason"]
 
 
+async def test_results_stand_in_the_order_of_their_calls(start):
+    """Clients send them as they come. Media keep their places in the messages that they are sent in."""
+    site = await start(tool_call_parser="hermes", request_templates=True)
+    calls = [{"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}} for id in "ab"]
+    said = [*USER, {"role": "assistant", "tool_calls": calls}]
+    results = [{"role": "tool", "tool_call_id": id, "content": f"[{id}]"} for id in "ba"]
+    template = "{% for m in messages %}{{ m.content or '' }}{% endfor %}"
+    for given in (results, results[::-1]):
+        await site.chat(messages=[*said, *given], chat_template=template)
+        assert bytes(site.engine.requests[-1].prompt.ids).endswith(b"[a][b]")
+    bad = {**results[0], "content": None, "role": "user"}
+    reply = await site.chat(messages=[*said, results[0], results[1], bad])
+    assert reply.json()["error"]["param"] == "messages[4].content"
+
+
 async def test_tools_are_counted_in_prompts(site):
     bare = (await site.post("/tokenize", messages=USER)).json()["count"]
     told = (await site.post("/tokenize", messages=USER, tools=[WEATHER])).json()["count"]

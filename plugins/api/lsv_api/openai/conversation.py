@@ -14,7 +14,7 @@ from lsv.errors import BadRequest
 from lsv.media.content_parts import NO_MARKS, ContentPart, Reference, read_part, refusal, template_content
 from lsv.request.media import Modality
 from lsv.request.prompt import Prompt
-from lsv.text.messages import template_role
+from lsv.text.messages import Turn, order_results, template_role
 from lsv.text.request_templates import are_flags
 from lsv_api.http.context import Exchange, Served
 from lsv_api.http.failures import Unsupported
@@ -79,9 +79,15 @@ def _read(
             param="messages",
         )
     messages = template_messages(given, NO_MARKS if served.client.media is None else served.client.media.marks)
-    shown = _references(given, served)
+    order = order_results([_turn(message) for message in given])
+    shown = _references([given[place] for place in order], served)
     _check_chats(served)
-    return shown, messages
+    return shown, [messages[place] for place in order]
+
+
+def _turn(message: Message) -> Turn:
+    calls = [call.id or "" for call in message.tool_calls or ()]
+    return Turn(calls, message.tool_call_id or "" if message.role == "tool" else None)
 
 
 def template_messages(messages: Sequence[Message], marks: Mapping[Modality, str] = NO_MARKS) -> list[dict[str, Any]]:
