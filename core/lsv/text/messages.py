@@ -42,9 +42,8 @@ def order_results(turns: Sequence[Turn]) -> list[int]:
             end += 1
         number = {id: place for place, id in enumerate(turns[first].calls)}
         known = [place for place in range(first + 1, end) if turns[place].answered in number]
-        for slot, place in zip(
-            known, sorted(known, key=lambda place: number[turns[place].answered or ""]), strict=True
-        ):
+        ranked = sorted(known, key=lambda place: number[turns[place].answered or ""])
+        for slot, place in zip(known, ranked, strict=True):
             order[slot] = place
         first = end
     return order
