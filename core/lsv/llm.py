@@ -31,6 +31,7 @@ from lsv.errors import BadRequest, ConfigError
 from lsv.media.options import MediaOptions
 from lsv.plugins import Plugins
 from lsv.plugins.logits_processors import name_processors
+from lsv.processes import heap
 from lsv.request.adapter import LoRARequest
 from lsv.request.outputs import CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, Logprob, RequestOutput
 from lsv.request.params import PoolingParams, SamplingParams
@@ -96,7 +97,9 @@ class LLM(PoolingMethods, ControlMethods):
         if config.nodes is not None and config.nodes.number > 0:
             raise ConfigError("node_rank: LLM is node 0; the others run lsv serve with --node-rank", param="node_rank")
         tokenizer = open_tokenizer(config, skip=skip_tokenizer_init or settings["skip_tokenizer_init"])
-        self._start(make_engine(config, loaded), tokenizer, loaded, MediaOptions.from_settings(settings))
+        with heap.without_collections():  # this imports torch
+            engine = make_engine(config, loaded)
+        self._start(engine, tokenizer, loaded, MediaOptions.from_settings(settings))
 
     def _start(
         self,

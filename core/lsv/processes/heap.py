@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _ARENA_MAX, _MMAP_THRESHOLD = -8, -3
 """Parameters of mallopt, as malloc.h numbers them."""
@@ -27,6 +29,21 @@ def return_large_blocks() -> None:
     one large body, all later ones leave holes in the heap. Not for processes that allocate such blocks all the time.
     """
     _set(_MMAP_THRESHOLD, MAPPED_BYTES)
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Collect no garbage meanwhile, for imports of large libraries.
+
+    Nearly all objects that they make stay, and tracing them again and again takes a fifth of the time to import torch.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def trim() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from functools import cache, partial
+from typing import TYPE_CHECKING
 
 from lsv import plugins
 from lsv.errors import EngineDied, LsvError
@@ -28,14 +31,17 @@ from lsv.worker.channel import (
     Start,
     Started,
 )
-from lsv.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from lsv.worker.worker import Worker
 
 _log = logging.getLogger(__name__)
 
 
 def main(descriptor: int, parent: int) -> int:
     """Serve the process that has made this one, and end with it; otherwise as ``answer``."""
-    return _answer(connect(descriptor, parent, Order))
+    gc.disable()  # imports and a start make objects that stay: collections would trace them again and again
+    return _answer(connect(descriptor, parent, Order), _trace_new_objects)
 
 
 def answer(end: socket.socket) -> int:
@@ -43,9 +49,9 @@ def answer(end: socket.socket) -> int:
     return _answer(Channel(end, Order))
 
 
-def _answer(channel: Channel[Report | Failed, Order]) -> int:
+def _answer(channel: Channel[Report | Failed, Order], started: Callable[[], object] = lambda: None) -> int:
     try:
-        serve(channel)
+        _serve(channel, started)
     except LsvError as error:
         channel.send(Failed(error.record()))
         return 1
@@ -57,8 +63,19 @@ def _answer(channel: Channel[Report | Failed, Order]) -> int:
     return 0
 
 
-def serve(channel: Channel[Report | Failed, Order]) -> None:
-    """Start as told, then run plans. One rank answers each (``Topology.reporter``); the others only report failure."""
+def _trace_new_objects() -> None:
+    """Collect garbage from now on, but only among objects that are made from now on."""
+    gc.freeze()
+    gc.enable()
+
+
+def _serve(channel: Channel[Report | Failed, Order], started: Callable[[], object]) -> None:
+    """Start as told, then run plans. One rank answers each (``Topology.reporter``); the others only report failure.
+
+    Calls ``started`` between the two.
+    """
+    from lsv.worker.worker import Worker  # torch, most of what a start imports
+
     start = channel.receive()
     assert isinstance(start, Start), "the first order must be Start"
     logging.basicConfig(level=logging.INFO, format=f"%(levelname)s rank {start.rank} %(name)s: %(message)s")
@@ -70,6 +87,7 @@ def serve(channel: Channel[Report | Failed, Order]) -> None:
         start.config, catalog, rank=start.rank, address=start.address, place=start.place, nearby=start.nearby
     )
     fit = worker.start(lambda stage, done, total: channel.send(Loading(stage, done, total)))
+    started()
     channel.send(Started(fit))
     # Between stages the rows of the next step are others: nothing is gained by launching it before this one is told.
     most = start.config.in_flight if start.config.topology.pipeline == 1 else 1

@@ -1,11 +1,14 @@
-"""What the allocator keeps of freed memory, in a process of its own."""
+"""What the allocator keeps of freed memory, in a process of its own, and when garbage is collected."""
 
 import ctypes
+import gc
 import subprocess
 import sys
 import textwrap
 
 import pytest
+
+from lsv.processes import heap
 
 PROGRAM = textwrap.dedent(
     """
@@ -76,3 +79,14 @@ def test_tuples_that_python_keeps_for_later_are_given_back():
     )
     kept, left = map(int, subprocess.check_output([sys.executable, "-c", program], text=True).split())
     assert kept > 1500 > left
+
+
+def test_no_garbage_is_collected_while_libraries_are_imported():
+    with heap.without_collections():
+        with heap.without_collections():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ImportError), heap.without_collections():
+        raise ImportError
+    assert gc.isenabled()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import pytest
 from lsv.errors import LsvError, Overloaded
 from lsv.processes.confinement.probe import Begin, Tried, Try
 from lsv.processes.confinement.terms import Measure, Terms
+from lsv.processes.side import main
 from lsv.processes.side.pool import SidePool
 from lsv.processes.side.process import Kind
 from suite.waiting import until
@@ -80,3 +82,28 @@ def test_what_side_processes_need_is_light() -> None:
     script = f"import sys, lsv.processes.side.main; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_what_a_side_process_imports_is_never_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    enabled, frozen = [], []
+    messages: list[object] = [Begin()]
+
+    class Closed:
+        """The end of a channel whose other end closes after the first message."""
+
+        def receive(self) -> object:
+            if not messages:
+                raise EOFError
+            return messages.pop()
+
+        def send(self, message: object) -> None:
+            enabled.append(gc.isenabled())
+
+    def load(begin: object) -> main.Loaded:
+        enabled.append(gc.isenabled())
+        return main.Loaded(lambda command: iter(()))
+
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(gc.isenabled()))
+    with pytest.raises(EOFError):
+        main._serve(Closed(), Terms(mode="off", memory=MIB, seconds=1), load)
+    assert (enabled, frozen) == ([False, True], [False])

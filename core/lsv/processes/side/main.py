@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lsv.errors import LsvError
+from lsv.processes import heap
 from lsv.processes.confinement import confine, leave_network
 from lsv.processes.confinement.limits import limit_processor_time
 from lsv.processes.confinement.terms import Measure, Terms
@@ -57,7 +59,9 @@ def _serve(channel: Channel[Any, Any], terms: Terms, load: Callable[[Any], Loade
     """Returns when nothing can be loaded, or memory has run out."""
     measures: list[Measure] = leave_network() if terms.mode != "off" else []
     try:
-        loaded = load(channel.receive())
+        with heap.without_collections():
+            loaded = load(channel.receive())
+            gc.freeze()  # from now on only new objects are traced
     except LsvError as error:
         _log.error("it can't start: %s", error.message)
         channel.send(Failed(error.record()))
