@@ -25,6 +25,15 @@ _INDEXING = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index
 _MASKS = (torch.bool, torch.uint8)
 
 
+class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode that torch's compiler never sees. Torch would otherwise import the compiler, which takes a second."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether torch has its compiler pass over ``__torch_dispatch__``, which it imports the compiler for."""
+        return False
+
+
 class CaptureError(RuntimeError):
     """Something that a device can't do while it captures, or not without having the host wait for it."""
 
@@ -105,7 +114,7 @@ def without_waiting() -> Iterator[None]:
         yield
 
 
-class _Unread(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Unread(DispatchMode):  # type: ignore[no-untyped-call]
     """Refuses operations that hand values to the host."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -113,7 +122,7 @@ class _Unread(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Operations(DispatchMode):  # type: ignore[no-untyped-call]
     """Carries out and remembers the operations that others are composed of."""
 
     def __init__(self, recording: Recording) -> None:

@@ -56,9 +56,10 @@ class FakeStreams:
     def _on(self, stream: FakeStream) -> Iterator[None]:
         """Give copies to a stream. Raises ``RuntimeError`` for anything else, which it does not know how to put off."""
         import torch
-        from torch.utils._python_dispatch import TorchDispatchMode
 
-        class Copies(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        from lsv.testing.recording import DispatchMode
+
+        class Copies(DispatchMode):  # type: ignore[no-untyped-call]
             def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
                 if func is not torch.ops.aten.copy_.default:
                     raise RuntimeError(f"{func} is given to a stream that is for copies")

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from lsv.testing.recording import DispatchMode
 
 aten = torch.ops.aten
 
@@ -19,7 +20,7 @@ _ATTENTION = (
 )
 
 
-class _Leaky(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Leaky(DispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.leaked = 0
