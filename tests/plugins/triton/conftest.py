@@ -5,29 +5,16 @@ Where there is a GPU they are compiled, unless ``TRITON_INTERPRET=1`` asks for t
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 import triton
-from triton.runtime import interpreter
 
 from lsv.capabilities import DeviceInfo
 from lsv.platform import Budget, Device, Memory
+from suite.interpreter import quicken
 
 _GPU = next((kind for kind in ("cuda", "xpu") if getattr(torch, kind).is_available()), None)
-_patched: set[str] = set()
-
-
-def _call(function: interpreter.InterpretedFunction, *args: Any, **kwargs: Any) -> Any:
-    """The interpreter patches Triton's language at each such call, for a third of its time; once a module is enough."""
-    if function.fn.__module__ not in _patched:
-        _patched.add(function.fn.__module__)
-        interpreter._patch_lang(function.fn)
-    return function.rewrite()(*args, **kwargs)
-
-
-interpreter.InterpretedFunction.__call__ = _call  # type: ignore[method-assign]
+quicken()
 
 
 class Place(Device):
