@@ -29,6 +29,8 @@ GPTJ = {"n_embd": 64, "n_layer": 2, "n_head": 4, "rotary_dim": 8, "n_inner": 96,
 LATENT = {"kv_lora_rank": 24, "q_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12,
           "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
           "n_group": 2, "topk_group": 1, "head_dim": 8}  # fmt: skip
+FLASH = {"num_layers": 1, "num_key_value_heads": 4, "n_routed_experts": 4, "zero_expert_num": 2, "moe_topk": 2,
+         "expert_ffn_hidden_size": 32, "ffn_hidden_size": 96, "kv_lora_rank": 24, "q_lora_rank": 24}  # fmt: skip
 INDEXED = {**LATENT, "n_group": 1, "index_topk": 9, "index_n_heads": 32, "index_head_dim": 16, "q_lora_rank": 24}
 RUN: dict[str, dict[str, Any]] = {
     "gpt2": {},
@@ -183,7 +185,7 @@ def test_bound_layers_compute_what_the_native_family_does(family, checkpoint, ca
 
 
 def test_layers_whose_weight_is_read_stay_plain(checkpoint, catalog):
-    path = checkpoint("longcat_flash", num_key_value_heads=4)
+    path = checkpoint("longcat_flash", **FLASH)
     model = declare(engine_config(path, "transformers"), catalog).model
     routers = [module for name, module in model.named_modules() if name.endswith(".router.classifier")]
     assert {type(router) for router in routers} == {nn.Linear}

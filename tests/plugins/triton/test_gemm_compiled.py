@@ -39,20 +39,24 @@ def check(printed: list[dict[str, Any]]) -> None:
         assert (layer, "add_parts", 1) in found
 
 
-def test_one_instruction_for_every_number_of_rows() -> None:
-    check(compiled("90", "hopper", "w4"))
+@pytest.fixture(scope="module")
+def hopper() -> list[dict[str, Any]]:
+    """Layers of all fast tests, by one process."""
+    return compiled("90", "hopper", "w4", "w4 with offsets", "ordered", "fp8 both, odd")
 
 
-def test_inputs_that_end_inside_a_step() -> None:
+def test_one_instruction_for_every_number_of_rows(hopper: list[dict[str, Any]]) -> None:
+    check([one for one in hopper if one["layer"] == "w4"])
+
+
+def test_inputs_that_end_inside_a_step(hopper: list[dict[str, Any]]) -> None:
     """What is read of them is masked, which compilers take for fewer dtypes than interpreters do."""
-    check(compiled("90", "hopper", "fp8 both, odd"))
+    check([one for one in hopper if one["layer"] == "fp8 both, odd"])
 
 
-def test_codes_are_not_converted() -> None:
+def test_codes_are_not_converted(hopper: list[dict[str, Any]]) -> None:
     """A conversion takes four times as long as other instructions, and there would be one for every weight."""
-    printed = [
-        one for one in compiled("90", "hopper", "w4", "w4 with offsets", "ordered") if one["kernel"] == "multiply"
-    ]
+    printed = [one for one in hopper if one["kernel"] == "multiply"]
     conversions = {(one["layer"], one["rows"]): one["conversions"] for one in printed}
     assert conversions["w4", 1] == conversions["w4", 2048] == conversions["ordered", 1] == 0
     assert conversions["w4 with offsets", 1] <= 16, "zero points, one for a group's weights"
