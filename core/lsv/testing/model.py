@@ -210,6 +210,12 @@ def chunks(size: int) -> Callable[[Mapping[int, Tokens]], Iterator[Rows]]:
     return schedule
 
 
+def singles(prompts: Mapping[int, Tokens]) -> Iterator[Rows]:
+    """All prompts side by side, a token of each in a step; the longest ends alone."""
+    for position in range(max(map(len, prompts.values()))):
+        yield [(sequence, 1) for sequence, ids in prompts.items() if position < len(ids)]
+
+
 def mixed(prompts: Mapping[int, Tokens]) -> Iterator[Rows]:
     """All prompts at once in changing company: some take part in a step, each with a random share."""
     chance = random.Random(1)
@@ -223,7 +229,7 @@ def mixed(prompts: Mapping[int, Tokens]) -> Iterator[Rows]:
 
 SCHEDULES: Mapping[str, Callable[[Mapping[int, Tokens]], Iterator[Rows]]] = {
     "whole": whole,
-    "chunks of 1": chunks(1),
+    "single tokens": singles,
     "chunks of 7": chunks(7),
     "chunks of 16": chunks(16),
     "mixed": mixed,

@@ -56,7 +56,7 @@ def test_layers_of_transformers_models_are_the_same_call(family: str, tmp_path: 
 def test_a_token_gets_the_same_bits_in_any_company(family: str, dtype: str, tmp_path: Path, device: Device) -> None:
     declared = make(tiny(family, tmp_path), family, dtype)
     whole = run_schedule(paged(declared), SCHEDULES["whole"])
-    for name in ("chunks of 1", "chunks of 7", "mixed"):
+    for name in ("single tokens", "chunks of 7", "mixed"):
         found = run_schedule(paged(declared), SCHEDULES[name])
         assert all(torch.equal(found[sequence], logits) for sequence, logits in whole.items()), name
 
