@@ -152,7 +152,7 @@ def test_chat_reads_messages_as_the_server_does():
 def test_parameters_of_each_vector(llm: LLM):
     params = [PoolingParams(truncate_prompt_tokens=1), PoolingParams()]
     outputs = llm.encode(prompt_token_ids=[[1, 2], [1, 2]], pooling_params=params, use_tqdm=False)
-    assert [output.prompt_token_ids for output in outputs] == [(2,), (1, 2)]
+    assert [output.prompt_token_ids for output in outputs] == [(1,), (1, 2)]
     with pytest.raises(BadRequest, match="2 prompts need as many pooling_params"):
         llm.encode(["a", "b"], [PoolingParams()])
     with pytest.raises(BadRequest, match="must be PoolingParams"):

@@ -74,6 +74,11 @@ def test_an_encoder_of_sentence_transformers(tmp_path):
                 refused()
         with pytest.raises(BadRequest, match="not trained for shorter vectors"):
             llm.encode("x", PoolingParams(dimensions=3), use_tqdm=False)
+        tokenizer.enable_truncation(20)
+        for params in (None, PoolingParams(), [PoolingParams()]):
+            (found,) = llm.embed(TEXTS[2], use_tqdm=False, pooling_params=params, truncate_prompt_tokens=20)
+            assert list(found.prompt_token_ids) == tokenizer.encode(TEXTS[2]).ids
+            close(found.outputs.embedding, functional.normalize(states(model, found.prompt_token_ids).mean(0), dim=0))
 
 
 @pytest.mark.row("F-742")
@@ -106,6 +111,10 @@ def test_a_cross_encoder_reads_both_texts(family, platform, tmp_path):
             )
         (cut,) = llm.score("query", TEXTS[2], use_tqdm=False, truncate_prompt_tokens=20)
         tokenizer.enable_truncation(20)
+        assert list(cut.prompt_token_ids) == tokenizer.encode("query", TEXTS[2]).ids
+        params = PoolingParams(truncate_prompt_tokens=20, truncation_side="left")
+        (cut,) = llm.score("query", TEXTS[2], use_tqdm=False, pooling_params=params)
+        tokenizer.enable_truncation(20, direction="left")
         assert list(cut.prompt_token_ids) == tokenizer.encode("query", TEXTS[2]).ids
         assert llm.classify(TEXTS[0], use_tqdm=False)[0].outputs.num_classes == 1
 

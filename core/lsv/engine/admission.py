@@ -18,6 +18,7 @@ from lsv.request.params import MAX_BAD_WORDS_TOKENS, NO_TOKEN_LEFT, PoolingParam
 from lsv.request.pooling import Pooler
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
+from lsv.text.frame import Frame
 from lsv.text.tokenizer import NoTokenizer, Tokenizer
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,9 @@ class Admission(msgspec.Struct, frozen=True):
     model: str = ""
     """The model's name, for errors."""
 
+    frame: Frame = Frame()
+    """Special tokens around a text, which truncation keeps."""
+
     text: bool = True
     """Whether answers become text, in which stop strings are looked for."""
 
@@ -69,6 +73,7 @@ class Admission(msgspec.Struct, frozen=True):
             encoded=config.encoded,
             source=_source(config, fit),
             model=config.served_names[0],
+            frame=tokenizer.frame,
             text=not isinstance(tokenizer, NoTokenizer),
         )
 
@@ -184,7 +189,7 @@ class Admission(msgspec.Struct, frozen=True):
                     f"truncate_prompt_tokens={keep} would cut a prompt of {size} tokens with {what}: shorten it",
                     param="truncate_prompt_tokens",
                 )
-            prompt = Prompt(ids=prompt.ids[-keep:] if params.truncation_side == "left" else prompt.ids[:keep])
+            prompt = Prompt(ids=self.frame.truncate(prompt.ids, keep, params.truncation_side))
         if not prompt.ids:
             raise BadRequest(f"{field} must hold at least one token, got an empty prompt", param=field)
         if self.encoded is not None:

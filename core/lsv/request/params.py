@@ -63,8 +63,8 @@ class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     truncate_prompt_tokens: int | None = None
     """Keep only this many tokens of a longer prompt; -1 for as many as fit."""
 
-    truncation_side: Side = "left"
-    """Where tokens are left out."""
+    truncation_side: Side = "right"
+    """Where text is left out; special tokens of the tokenizer at either end stay."""
 
     def __post_init__(self) -> None:
         _check_range("truncate_prompt_tokens", self.truncate_prompt_tokens, -1, 1 << 31)
@@ -133,7 +133,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     truncate_prompt_tokens: Annotated[int | None, Range(-1, _MOST)] = None
     """Keep only this many tokens of a longer prompt; -1 for as many as fit."""
     truncation_side: Side = "left"
-    """Where tokens are left out."""
+    """Where text is left out; special tokens of the tokenizer at either end stay."""
     logit_bias: Mapping[int, float] = {}
     allowed_token_ids: tuple[int, ...] | None = None
     logits_processors: Mapping[str, Any] = {}

@@ -8,10 +8,11 @@ from typing import Any
 import tokenizers
 
 from lsv.errors import BadRequest
+from lsv.request.params import Side
 
 
 def encode_pairs(
-    backend: Any, firsts: Sequence[str], seconds: Sequence[str], keep: int | None = None
+    backend: Any, firsts: Sequence[str], seconds: Sequence[str], keep: int | None = None, side: Side = "right"
 ) -> list[tuple[list[int], int]]:
     """See ``Tokenizer.encode_pairs``."""
     if not isinstance(backend, tokenizers.Tokenizer):
@@ -25,7 +26,7 @@ def encode_pairs(
         head, tail = heads[index if len(heads) > 1 else 0], _encode(backend, text)
         if room is not None and len(head) + len(tail) > room:
             of_head, of_tail = _shares(len(head), len(tail), room)
-            head, tail = _cut(head, of_head), _cut(tail, of_tail)
+            head, tail = _cut(head, of_head, side), _cut(tail, of_tail, side)
         joined = backend.post_process(head, tail, True)
         found.append((joined.ids, joined.type_ids.index(1) if 1 in joined.type_ids else 0))
     return found
@@ -40,10 +41,10 @@ def _encode(backend: tokenizers.Tokenizer, text: str) -> tokenizers.Encoding:
     return found
 
 
-def _cut(encoding: tokenizers.Encoding, most: int) -> tokenizers.Encoding:
-    """A copy of the first ``most`` tokens."""
+def _cut(encoding: tokenizers.Encoding, most: int, side: Side) -> tokenizers.Encoding:
+    """A copy with at most ``most`` tokens, without those on the given side."""
     copy = tokenizers.Encoding.merge([encoding], growing_offsets=False)
-    copy.truncate(most)
+    copy.truncate(most, direction=side)
     return copy
 
 

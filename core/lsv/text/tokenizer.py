@@ -16,10 +16,11 @@ import tokenizers
 from lsv.config import EngineConfig
 from lsv.errors import BadRequest, CheckpointError, ConfigError
 from lsv.processes.confinement.terms import Mode
-from lsv.request.params import RECOMMENDABLE
+from lsv.request.params import RECOMMENDABLE, Side
 from lsv.text.backends import find_backend, read_json
 from lsv.text.chat_template import ChatTemplates, ContentFormat, is_name, read_templates
 from lsv.text.code_backend import Backend
+from lsv.text.frame import Frame, find_frame
 from lsv.text.pairs import encode_pairs
 from lsv.text.spelling import find_spelling
 
@@ -121,6 +122,11 @@ class Tokenizer:
         return max(map(len, self._backend.get_vocab()), default=1)
 
     @cached_property
+    def frame(self) -> Frame:
+        """The special tokens that it adds around a text."""
+        return find_frame(self.encode, self.bos_id)
+
+    @cached_property
     def special_texts(self) -> frozenset[str]:
         """Special tokens, spelt out."""
         return frozenset(map(self.token_text, self.special_ids))
@@ -157,14 +163,14 @@ class Tokenizer:
         return ids
 
     def encode_pairs(
-        self, firsts: Sequence[str], seconds: Sequence[str], keep: int | None = None
+        self, firsts: Sequence[str], seconds: Sequence[str], keep: int | None = None, side: Side = "right"
     ) -> list[tuple[list[int], int]]:
         """The ids of each pair of texts, and where the second one begins, 0 where the tokenizer does not tell.
 
         A single first text goes with all second ones. Of a pair that has more than ``keep`` tokens the longer text
-        loses its end. Raises ``BadRequest``.
+        loses its end, or its beginning where ``side`` is left. Raises ``BadRequest``.
         """
-        return encode_pairs(self._backend, firsts, seconds, keep)
+        return encode_pairs(self._backend, firsts, seconds, keep, side)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Bytes that are not (yet) UTF-8 become U+FFFD, ids without a token nothing.
@@ -274,6 +280,10 @@ class NoTokenizer(Tokenizer):
 
     def __init__(self, place: str | Path) -> None:
         super().__init__(tokenizers.Tokenizer(tokenizers.models.BPE()), eos_ids=read_eos_ids(_folder_of(place)))
+
+    @cached_property
+    def frame(self) -> Frame:
+        return Frame()
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         raise BadRequest("the tokenizer was not loaded (skip_tokenizer_init): give prompts as token ids")

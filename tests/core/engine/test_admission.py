@@ -171,14 +171,22 @@ def test_candidates_are_ranked_by_logprobs_whether_asked_for_or_not():
 
 
 @pytest.mark.row("F-062")
-@pytest.mark.parametrize("kind", [SamplingParams, PoolingParams])
-def test_truncation_keeps_the_end(kind: type):
+@pytest.mark.parametrize(
+    ("kind", "asked", "kept"),
+    [
+        (SamplingParams, {}, (17, 18, 19)),
+        (SamplingParams, {"truncation_side": "right"}, (0, 1, 2)),
+        (PoolingParams, {}, (0, 1, 2)),
+        (PoolingParams, {"truncation_side": "left"}, (17, 18, 19)),
+    ],
+)
+def test_generators_keep_the_end_of_a_prompt_and_poolers_its_beginning(kind: type, asked: dict, kept: tuple):
     spec = RequestSpec(
         prompts=(Prompt(ids=tuple(range(20)), text="long"),), request_id="r",
-        **{"sampling" if kind is SamplingParams else "pooling": kind(truncate_prompt_tokens=3)},
+        **{"sampling" if kind is SamplingParams else "pooling": kind(truncate_prompt_tokens=3, **asked)},
     )  # fmt: skip
     admitted = ADMISSION.admit(spec)
-    assert admitted.prompt == Prompt(ids=(17, 18, 19)), "the text no longer is that of the tokens"
+    assert admitted.prompt == Prompt(ids=kept), "the text no longer is that of the tokens"
     assert ADMISSION.admit(admitted) == admitted
     with pytest.raises(BadRequest, match="must be at least 1"):
         kind(truncate_prompt_tokens=0)

@@ -180,6 +180,8 @@ async def test_special_tokens_and_truncation(site):
     assert site.engine.requests[0].prompt.ids[0] == 256
     await site.chat(truncate_prompt_tokens=4)
     assert bytes(site.engine.requests[1].prompt.ids) == b"ant>"
+    await site.chat(truncate_prompt_tokens=4, add_special_tokens=True)
+    assert site.engine.requests[2].prompt.ids == (256, *b"nt>")
 
 
 @pytest.mark.row("F-149", "F-150")

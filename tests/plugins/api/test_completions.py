@@ -155,6 +155,9 @@ async def test_prompts_are_truncated_on_either_side(site):
     for side, kept in (("left", [3, 4]), ("right", [1, 2])):
         await site.complete(prompt=[1, 2, 3, 4], truncate_prompt_tokens=2, truncation_side=side)
         assert list(site.engine.requests[-1].prompt.ids) == kept
+    for side, kept in (("left", b"end"), ("right", b"a t")):
+        await site.complete(prompt="a text and its end", truncate_prompt_tokens=4, truncation_side=side)
+        assert site.engine.requests[-1].prompt.ids == (BOS, *kept)
     await site.complete(prompt=[*range(200)] * 4, truncate_prompt_tokens=-1, max_tokens=12)
     assert len(site.engine.requests[-1].prompt.ids) == 500
 

@@ -30,6 +30,26 @@ async def test_embeddings_by_the_official_client(start):
     assert [one.embedding for one in ids.data] == [[2.0, 8.0, 0.5], [1.0, 9.0, 0.5]]
 
 
+@pytest.mark.parametrize(
+    ("pooler", "route", "body", "kept"),
+    [
+        (EMBEDS, "/v1/embeddings", {"input": "a long text"}, (BOS, *b"a l")),
+        (EMBEDS, "/pooling", {"input": "a long text"}, (BOS, *b"a l")),
+        (EMBEDS, "/pooling", {"input": [BOS, *b"a long text"]}, (BOS, *b"a l")),
+        (EMBEDS, "/pooling", {"input": "a long text", "truncation_side": "left"}, (BOS, *b"ext")),
+        (EMBEDS, "/score", {"text_1": "a", "text_2": "a long text"}, (BOS, *b"a l")),
+        (EMBEDS, "/rerank", {"query": "a", "documents": ["a long text"]}, (BOS, *b"a l")),
+        (CLASSIFIES, "/classify", {"input": "a long text"}, (BOS, *b"a l")),
+        (RERANKS, "/score", {"text_1": "a", "text_2": "a long text"}, (*b"a", EOS, *b"a ")),
+        (RERANKS, "/rerank", {"query": "a", "documents": ["a text"], "truncation_side": "left"}, tuple(b"text")),
+    ],
+)
+async def test_a_long_text_is_read_from_its_beginning(start, pooler, route, body, kept):
+    site = await start(engine(pooler))
+    assert (await site.post(route, truncate_prompt_tokens=4, **body)).status_code == 200
+    assert site.engine.requests[-1].prompts[-1].ids == kept
+
+
 async def test_prompts_of_the_model_go_before_texts(start):
     site = await start(engine(EMBEDS))
     await site.post("/v1/embeddings", input="b", prompt_name="query")

@@ -157,8 +157,10 @@ class PoolingMethods:
     ) -> list[ScoringRequestOutput]:
         """By a model that reads both texts."""
         client = self._open_engine().client
+        keep = params.truncate_prompt_tokens if keep is None else keep
         keep = client.fit.max_model_len if keep == -1 else keep
-        pairs = client.tokenizer.encode_pairs(firsts, seconds, keep)
+        pairs = client.tokenizer.encode_pairs(firsts, seconds, keep, params.truncation_side)
+        params = msgspec.structs.replace(params, truncate_prompt_tokens=None)  # done, with both texts in view
         prompts = [Prompt(ids=tuple(ids), second=second) for ids, second in pairs]
         outputs = self._run(prompts, [_with_task(params, "score")] * len(prompts), use_tqdm, None)
         return [
@@ -197,8 +199,10 @@ def _with_task(params: PoolingParams, task: PoolingTask) -> PoolingParams:
 def _truncated(
     params: PoolingParams | Sequence[PoolingParams] | None, keep: int | None
 ) -> PoolingParams | Sequence[PoolingParams] | None:
-    if keep is None or isinstance(params, Sequence):
+    if keep is None:
         return params
+    if isinstance(params, Sequence):
+        return [msgspec.structs.replace(one, truncate_prompt_tokens=keep) for one in params]
     return msgspec.structs.replace(params or PoolingParams(), truncate_prompt_tokens=keep)
 
 

@@ -14,10 +14,11 @@ from lsv.engine.client_base import ClientBase
 from lsv.engine.messages import Stats
 from lsv.errors import BadRequest
 from lsv.request.outputs import Chunk, Gaps, PositionLogprobs, RequestRecord, TokenLogprob
-from lsv.request.params import SamplingParams
+from lsv.request.params import SamplingParams, Side
 from lsv.request.prompt import Prompt
 from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
+from lsv.text.frame import Frame
 
 if TYPE_CHECKING:
     from lsv.media.service import MediaService
@@ -34,6 +35,7 @@ class FakeTokenizer:
     longest = 1
     sampling_defaults: ClassVar[Mapping[str, float]] = {}
     eos_ids = (EOS,)
+    frame = Frame((BOS,), bos=BOS)
     special_ids = frozenset(range(BOS, VOCAB))
     has_chat_template = True
     special_tokens: ClassVar[Mapping[str, str]] = {}
@@ -53,14 +55,14 @@ class FakeTokenizer:
         return [*([BOS] if add_special_tokens else ()), *text.encode()]
 
     def encode_pairs(
-        self, firsts: Sequence[str], seconds: Sequence[str], keep: int | None = None
+        self, firsts: Sequence[str], seconds: Sequence[str], keep: int | None = None, side: Side = "right"
     ) -> list[tuple[list[int], int]]:
         """The first text, a separator, the second."""
         found = []
         for index, second in enumerate(seconds):
             first = firsts[index if len(firsts) > 1 else 0]
             ids = [*first.encode(), EOS, *second.encode()]
-            found.append((ids[:keep], len(first.encode()) + 1))
+            found.append((ids[:keep] if keep is None or side == "right" else ids[-keep:], len(first.encode()) + 1))
         return found
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:

@@ -31,7 +31,7 @@ async def create_embeddings(exchange: Exchange) -> HTTPResponse:
         dimensions=body.dimensions,
         normalize=_normalize(body),
         truncate_prompt_tokens=body.truncate_prompt_tokens,
-        truncation_side=body.truncation_side or "left",
+        truncation_side=body.truncation_side or "right",
     )
     served.admission.check_pooling(params)
     before = served.admission.pooler.prompt(body.prompt_name)

@@ -38,7 +38,7 @@ def pooling_params(
         dimensions=dimensions,
         use_activation=body.use_activation,
         truncate_prompt_tokens=None if truncated else body.truncate_prompt_tokens,
-        truncation_side=body.truncation_side or "left",
+        truncation_side=body.truncation_side or "right",
     )
 
 

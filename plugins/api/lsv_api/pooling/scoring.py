@@ -113,7 +113,7 @@ def _encode_pairs(served: Served, body: PooledRequest, pairs: Pairs) -> list[Pro
     admission, tokenizer = served.admission, served.client.tokenizer
     keep = body.truncate_prompt_tokens
     keep = admission.max_model_len if keep == -1 else keep
-    encoded = tokenizer.encode_pairs(pairs.firsts, pairs.seconds, keep)
+    encoded = tokenizer.encode_pairs(pairs.firsts, pairs.seconds, keep, body.truncation_side or "right")
     for ids, _ in encoded:
         if len(ids) > admission.max_model_len:
             raise admission.too_long(len(ids), pairs.fields[1])

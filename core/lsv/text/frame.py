@@ -1,0 +1,64 @@
+"""The special tokens that a tokenizer puts around a text, which truncation keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from lsv.errors import BadRequest
+from lsv.request.params import Side
+
+_PROBES = ("a", "0", ".")
+"""Texts that tell where special tokens end and text begins; vocabularies without one have another."""
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """The tokens that a tokenizer adds before and after a text."""
+
+    head: tuple[int, ...] = ()
+    """Before the text, such as BOS or CLS."""
+
+    tail: tuple[int, ...] = ()
+    """After the text, such as EOS or SEP."""
+
+    bos: int | None = None
+    """The tokenizer's BOS, which chat templates write themselves where the tokenizer adds none."""
+
+    def truncate(self, ids: Sequence[int], keep: int, side: Side) -> tuple[int, ...]:
+        """At most ``keep`` of the ids: special tokens at either end stay, text is dropped on the given side.
+
+        Raises ``BadRequest`` where the special tokens alone leave no room for text.
+        """
+        ids = tuple(ids)
+        if len(ids) <= keep:
+            return ids
+        first, last = self._lengths(ids)
+        room = keep - first - last
+        if room < 1:
+            raise BadRequest(
+                f"truncating this prompt to {keep} tokens leaves no text beside {first + last} special tokens: "
+                f"keep at least {first + last + 1}",
+                param="truncate_prompt_tokens",
+            )
+        stop = len(ids) - last
+        text = ids[first : first + room] if side == "right" else ids[stop - room : stop]
+        return (*ids[:first], *text, *ids[stop:])
+
+    def _lengths(self, ids: tuple[int, ...]) -> tuple[int, int]:
+        """How many tokens at the beginning and at the end of a prompt are special ones of the tokenizer."""
+        first = len(self.head) if ids[: len(self.head)] == self.head else 0
+        if not first and self.bos is not None and ids[:1] == (self.bos,):
+            first = 1
+        last = len(self.tail)
+        return first, last if last and ids[first:][-last:] == self.tail else 0
+
+
+def find_frame(encode: Callable[[str, bool], Sequence[int]], bos: int | None) -> Frame:
+    """The frame of a tokenizer: ``encode`` takes a text, and whether special tokens are added."""
+    for probe in _PROBES:
+        text, framed = tuple(encode(probe, False)), tuple(encode(probe, True))
+        for start in range(len(framed) - len(text) + 1 if text else 0):
+            if framed[start : start + len(text)] == text:
+                return Frame(framed[:start], framed[start + len(text) :], bos)
+    return Frame(bos=bos)
