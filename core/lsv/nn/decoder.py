@@ -119,8 +119,6 @@ class Decoder(AttentionModel):
         head = self.make_head(w / "lm_head", c, embed if c.tied else None)
         plain = c.logit_divisor == 1.0 and c.logit_cap is None
         self.head = head if plain else ScaledHead(head, c.logit_divisor, c.logit_cap)
-        if c.tied:
-            self.ignores = (*self.ignores, r"^lm_head\.weight$")
 
     def make_head(self, w: Weights, c: DecoderConfig, tied: Embed | None) -> Head:
         return Head(w, c.vocab_size, c.hidden_size, tied=tied)

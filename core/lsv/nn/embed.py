@@ -74,7 +74,8 @@ class Positions(nn.Module):
 
 
 class Head(nn.Module):
-    """[R, size] -> logits [R, vocab_size] on every rank. ``tied`` shares the embedding's weight.
+    """[R, size] -> logits [R, vocab_size] on every rank. ``tied`` shares the embedding's weight, unless the checkpoint
+    has another for the head.
 
     A weight format that quantises plain weights makes a tied head from the embedding's, which stays as it is; other
     formats leave a tied head plain.
@@ -87,6 +88,7 @@ class Head(nn.Module):
         super().__init__()
         self.vocab_size, self.communicator = vocab_size, w.communicator
         self.adapters: HeadAdapters | None = None
+        tied = tied if tied is not None and w.tie(tied.name) else None
         self.rows = start, stop, width = w.shard.split_padded(vocab_size)
         if tied is None and vocab_size % w.shard.size == 0:
             self.linear = self.make_linear(w, Part(w.name.rpartition(".")[2], vocab_size, start, stop), size)

@@ -21,8 +21,8 @@ from lsv.nn.step import Embeddings, Items, Step, TokenAdapters
 from lsv.plugins.catalog import Catalog
 from lsv.testing.dense_attention import DenseAttention
 from lsv.worker.load.bound import bind_ops
-from lsv.worker.load.declared import Declared, declare
-from lsv.worker.load.loaded import fill, open_source
+from lsv.worker.load.declared import Declared
+from lsv.worker.load.loaded import declare_stored, fill, open_source
 from lsv.worker.transfer import send_adapters
 
 Tokens = Sequence[int]
@@ -44,7 +44,7 @@ def engine_config(
 
 def load(config: EngineConfig, catalog: Catalog, prepare: Callable[[Model], object] = lambda model: None) -> Declared:
     """Declare, ``prepare``, bind nothing, fill."""
-    declared = declare(config, catalog)
+    declared = declare_stored(config, catalog)
     prepare(declared.model)
     _fill(declared, config, catalog)
     return declared
@@ -52,7 +52,7 @@ def load(config: EngineConfig, catalog: Catalog, prepare: Callable[[Model], obje
 
 def load_bound(config: EngineConfig, catalog: Catalog, platform: str) -> tuple[Declared, dict[str, str]]:
     """Declare, bind a platform's kernels, fill; the model, and by which implementation each op is bound."""
-    declared = declare(config, catalog)
+    declared = declare_stored(config, catalog)
     ops = {line.op: line.implementation for line in bind_ops(declared, catalog, platform, reference=False)}
     _fill(declared, config, catalog)
     return declared, ops

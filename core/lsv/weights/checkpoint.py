@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import os
 import re
@@ -21,6 +22,8 @@ from lsv.weights.regions import Region, runs_of
 if TYPE_CHECKING:
     from lsv.weights.place import TensorSlot
 
+log = logging.getLogger(__name__)
+
 _MAX_HEADER = 100_000_000
 _MAX_NUMBER = 1 << 48
 _SHOWN = 8
@@ -28,9 +31,11 @@ _WORTH = 8 << 10
 """Bytes that are worth a system call to pass over them: copied and checked, they take 3 µs."""
 _DRAWN = 1_048_573
 """Random numbers that dummy weights are made of, a prime."""
+_SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _FILE_NAME = re.compile(r"[^/\\\x00-\x1f\ud800-\udfff]+\.safetensors")
 """A file in the checkpoint's own folder."""
+_NAMED_FILE = re.compile(r'"([^"]+\.safetensors)"')
 _DTYPES = {
     "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "U16": torch.uint16,
     "I32": torch.int32, "U32": torch.uint32, "I64": torch.int64, "U64": torch.uint64,
@@ -105,7 +110,7 @@ class _Scratch(threading.local):
 
 
 class SafetensorsSource:
-    """The safetensors files of a folder: ``files``, those of ``model.safetensors.index.json``, or all there are.
+    """The safetensors files of a folder: ``files``, or ``model.safetensors``, those of its index, or all there are.
 
     Raises ``CheckpointError`` for a folder without such files and for a file that contradicts its own header.
     """
@@ -116,9 +121,10 @@ class SafetensorsSource:
         self._infos: dict[str, TensorInfo] = {}
         self._scratch = _Scratch()
         try:
-            for path in files or _find_files(folder):
+            paths, indexed = (files, {}) if files else _find_files(folder)
+            for path in paths:
                 self._open(path)
-            absent = sorted(({} if files else _indexed(folder)).keys() - self._entries.keys())
+            absent = sorted(indexed.keys() - self._entries.keys())
             if absent:
                 raise CheckpointError(f"{folder}: {_INDEX} names tensors that no file has: {some_of(absent)}")
         except BaseException:
@@ -196,15 +202,28 @@ def _indexed(folder: Path) -> Mapping[str, str]:
     return names
 
 
-def _find_files(folder: Path) -> list[Path]:
+def _names_others(index: Path) -> bool:
+    """Whether there is an index that names other files than the single one."""
+    try:
+        return bool({*_NAMED_FILE.findall(index.read_text(errors="replace"))} - {_SINGLE})
+    except OSError:
+        return False
+
+
+def _find_files(folder: Path) -> tuple[list[Path], Mapping[str, str]]:
+    """The files of a folder in the order of transformers, and the index that names them: a single file comes first."""
+    single = folder / _SINGLE
+    if single.exists():
+        if _names_others(folder / _INDEX):
+            log.warning("%s has %s, so its %s is not read, as in transformers", folder, _SINGLE, _INDEX)
+        return [single], {}
     indexed = _indexed(folder)
     if indexed:
-        return [folder / name for name in sorted(set(indexed.values()))]
-    single = folder / "model.safetensors"
-    files = [single] if single.exists() else sorted(folder.glob("*.safetensors"))
+        return [folder / name for name in sorted(set(indexed.values()))], indexed
+    files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise CheckpointError(f"{folder} has no *.safetensors: give a safetensors checkpoint, or --load-format dummy")
-    return files
+    return files, {}
 
 
 def _parse_header(path: Path, descriptor: int) -> Iterable[tuple[str, TensorInfo, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,8 @@ import torch
 from lsv.errors import CheckpointError
 from lsv.weights.checkpoint import TensorInfo
 
+log = logging.getLogger(__name__)
+
 INDEX = "pytorch_model.bin.index.json"
 _SINGLE = "pytorch_model.bin"
 _OTHERS = ("training_args", "optimizer", "scheduler", "rng_state", "scaler")
@@ -21,11 +24,14 @@ _OTHERS = ("training_args", "optimizer", "scheduler", "rng_state", "scaler")
 
 def pickled_files(folder: Path) -> list[Path]:
     """The files of such a checkpoint; none where the folder holds no such one. Raises ``CheckpointError``."""
-    index = folder / INDEX
+    index, single = folder / INDEX, folder / _SINGLE
+    if single.is_file():
+        if index.is_file():
+            log.warning("%s has %s, so its %s is not read, as in transformers", folder, _SINGLE, INDEX)
+        return [single]
     if index.is_file():
         return [folder / name for name in _indexed(index)]
-    single = folder / _SINGLE
-    found = [single] if single.is_file() else sorted((*folder.glob("*.bin"), *folder.glob("*.pt")))
+    found = sorted((*folder.glob("*.bin"), *folder.glob("*.pt")))
     return [file for file in found if not file.name.startswith(_OTHERS)]
 
 

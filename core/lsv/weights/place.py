@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -98,6 +99,13 @@ class TensorSlot:
     """Whether a single number may stand for a piece."""
 
 
+class Tie(NamedTuple):
+    """A head and the embedding whose weight it shares, by the names of the tensors."""
+
+    head: str
+    embedding: str
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """One of the projections that a linear layer fuses."""
@@ -145,7 +153,11 @@ class Declaration:
     """Which rank has which experts, whole; None where each has a part of all."""
     prefixes: Prefixes = ()
     """What checkpoints write instead of the beginnings of the model's tensor names."""
+    untied: frozenset[str] = frozenset()
+    """Tensors of heads that config.json ties to the embedding while the checkpoint has others for them."""
     slots: list[TensorSlot] = field(default_factory=list)
+    ties: list[Tie] = field(default_factory=list)
+    """The heads that share the embedding's weight."""
 
 
 class Weights:
@@ -191,6 +203,15 @@ class Weights:
     def communicator(self) -> Communicator | None:
         """Collectives of the tensor-parallel group; None when it has one rank."""
         return self.declaration.communicator
+
+    def tie(self, embedding: str) -> bool:
+        """Have a head at this place share the weight of the embedding at another; False where it has its own."""
+        tie = Tie((self / "weight").name, f"{embedding}.weight")
+        if tie.head in self.declaration.untied:
+            return False
+        if tie not in self.declaration.ties:
+            self.declaration.ties.append(tie)
+        return True
 
     def take(self, suffix: str, shape: Sequence[int], shard: tuple[int, int, int] | None = None) -> nn.Parameter:
         """A tensor of this shape, in the model's dtype. ``shard`` = (axis, start, stop) takes a part of one axis."""

@@ -180,7 +180,6 @@ class Whisper(AttentionModel):
     """Transcribes or translates."""
 
     staged = True
-    ignores: tuple[str, ...] = ()
 
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
         super().__init__()
@@ -197,8 +196,6 @@ class Whisper(AttentionModel):
         self.norm = LayerNorm(place / "layer_norm", size, _EPS)
         self.head = Head(w / "proj_out", c.vocab_size, size, tied=self.tokens if c.tied else None)
         self.encoder = Tower(w.replicated() / "model" / "encoder", c)
-        if c.tied:
-            self.ignores = (r"^proj_out\.weight$",)
 
     def embed(self, ids: torch.Tensor, step: Step) -> torch.Tensor:
         return self.tokens(ids, step) + self.places[step.positions[0]]  # type: ignore[no-any-return]

@@ -42,6 +42,13 @@ def test_an_index_names_the_files(tmp_path: Path):
         pickled_files(tmp_path)
 
 
+def test_one_file_goes_before_an_index(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    torch.save({"a": A}, tmp_path / "pytorch_model.bin")
+    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": {"b": "older.bin"}}))
+    assert set(PickledSource(tmp_path).tensors()) == {"a"}
+    assert "pytorch_model.bin.index.json is not read" in caplog.text
+
+
 class Trap:
     """What a pickle runs when it is loaded carelessly."""
 

@@ -79,8 +79,6 @@ class Gpt(AttentionModel):
         if form.head_bias or c.logit_scale != 1.0:
             bias = (w / form.head).take("bias", (c.vocab_size,)) if form.head_bias else None
             self.head = AdaptedHead(self.head, bias, c.logit_scale)
-        if c.tied:
-            self.ignores = (*self.ignores, rf"^{form.head}\.weight$")
 
     def embed(self, ids: torch.Tensor, step: Step) -> torch.Tensor:
         x: torch.Tensor = self.tokens(ids, step)

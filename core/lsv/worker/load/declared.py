@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ from lsv.plugins.catalog import Catalog
 from lsv.resolve.locate import read_config
 from lsv.weights import kv_scales
 from lsv.weights.fill import Filler
-from lsv.weights.place import Declaration, Shard, TensorSlot, Weights
+from lsv.weights.place import Declaration, Shard, TensorSlot, Tie, Weights
 from lsv.weights.placement import Placement
 from lsv.weights.quantizer import Linear, Quantizer, Unquantised, WithIgnored
 from lsv.worker.load.streamed import StreamedLayers
@@ -55,6 +56,8 @@ class Declared:
     """Where weights are filled to."""
     vocab_size: int
     filler: Filler
+    ties: tuple[Tie, ...] = ()
+    """The heads that share the embedding's weight."""
     shared: tuple[Bindable, ...] = ()
     """What computes between the ranks; kernels are bound to it as to the model's ops."""
     filled: bool = False
@@ -77,9 +80,11 @@ def declare(
     exchange: TokenExchange | None = None,
     torch_device: torch.device | str = "cpu",
     architecture: Architecture | None = None,
+    untied: frozenset[str] = frozenset(),
 ) -> Declared:
     """Build the model on meta from config.json alone. ``communicator`` None means a single rank, ``exchange`` is with
-    replicas that share its experts, ``architecture`` None the one of the configuration's offer.
+    replicas that share its experts, ``architecture`` None the one of the configuration's offer. Heads whose tensors
+    are ``untied`` have weights of their own, whatever config.json says.
 
     Raises ``CheckpointError`` for a config.json the architecture can't follow, ``ConfigError`` for sizes that
     can't be split over the ranks and for an unknown dtype.
@@ -98,6 +103,7 @@ def declare(
         communicator,
         _make_placement(config, communicator if exchange is None else exchange.communicator),
         architecture.prefixes,
+        untied,
     )
     w, pooler = Weights(declaration), config.pooler
     model = architecture(w, without_head(json, pooler) if causal else json, config.max_model_len)
@@ -113,6 +119,7 @@ def declare(
     if declaration.placement is not None:
         held = _own_slots(model, slots, config, exchange)
         declaration.placement.check()
+    ignored = (f"^{re.escape(tie.head)}$" for tie in declaration.ties)
     return Declared(
         model=model,
         sampling=Sampling(model.vocab_size, dtype),
@@ -123,7 +130,8 @@ def declare(
         slots=slots,
         device=declaration.device,
         vocab_size=model.vocab_size,
-        filler=Filler(model, held, (*model.ignores, kv_scales.NAMES), every=slots),
+        filler=Filler(model, held, (*model.ignores, *ignored, kv_scales.NAMES), every=slots),
+        ties=tuple(declaration.ties),
         shared=(*(communicator.ops if communicator else ()), *(exchange.communicator.ops if exchange else ())),
     )
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 
 from lsv.adapters.slots import Slots, allocate, attach
 from lsv.adapters.store import AdapterStore
@@ -30,12 +33,15 @@ from lsv.weights.pickled import PickledSource, pickled_files
 from lsv.weights.sharded import ShardedSource, is_sharded
 from lsv.weights.stacks import UnfoldedSource
 from lsv.weights.staging import Staging
+from lsv.weights.ties import TiedSource, find_untied
 from lsv.worker.load.bound import Bound, bind
 from lsv.worker.load.cut import cut
 from lsv.worker.load.declared import Declared, declare
 from lsv.worker.load.fit import measure_fit, plan_fit
 from lsv.worker.load.parts import with_parts
 from lsv.worker.load.streamed import stream_layers
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,7 @@ def load(
     configuration can't be served.
     """
     place = device.torch_device
-    declared = declare(config, catalog, communicator=communicator, exchange=exchange, torch_device=place)
+    declared = declare_stored(config, catalog, communicator=communicator, exchange=exchange, torch_device=place)
     places = _attach_adapters(declared, config)
     bound = bind(declared, config, catalog)
     if stage.count > 1:
@@ -106,6 +112,38 @@ def load(
     tell("Measuring the largest step")
     fit = msgspec.structs.replace(fit, weight_bytes=declared.weight_bytes)
     return Loaded(bound, fit, adapters)
+
+
+def declare_stored(
+    config: EngineConfig,
+    catalog: Catalog,
+    *,
+    communicator: Communicator | None = None,
+    exchange: TokenExchange | None = None,
+    torch_device: torch.device | str = "cpu",
+) -> Declared:
+    """Declare the model as its files have it: config.json may tie a head to the embedding that has another weight.
+
+    Reads the two tensors where files hold both. Raises what ``declare`` does, and ``CheckpointError``.
+    """
+    make = partial(
+        declare, config, catalog, communicator=communicator, exchange=exchange, torch_device=torch_device
+    )  # fmt: skip
+    declared = make()
+    computes_tokens = config.pooler.task == "generate" or config.pooler.contrast is not None
+    if config.load_format == "dummy" or not declared.ties or not computes_tokens:
+        return declared
+    with closing(open_source(config, declared, catalog)) as opened:
+        source = RenamedSource(opened, declared.model.rename)
+        untied = find_untied(source, declared.ties, model_dtype(config.dtype))
+    if not untied:
+        return declared
+    log.warning(
+        "config.json ties the head to the embedding, but the checkpoint's %s differs from it: the head is not tied, as "
+        "in transformers; tie_word_embeddings=false in config.json says the same",
+        ", ".join(sorted(untied)),
+    )
+    return make(untied=untied)
 
 
 def _attach_adapters(declared: Declared, config: EngineConfig) -> dict[str, Slots]:
@@ -181,7 +219,8 @@ def fill(
     the checkpoint does not fit.
     """
     declared.model.eval()
-    source = UnfoldedSource(RenamedSource(source, declared.model.rename), declared.model.stacks)
+    source = TiedSource(RenamedSource(source, declared.model.rename), declared.ties)
+    source = UnfoldedSource(source, declared.model.stacks)
     streamed = declared.streamed
     declared.filler.fill(source, declared.device, progress, staging, None if streamed is None else streamed.move)
     if streamed is not None:

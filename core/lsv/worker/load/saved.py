@@ -20,8 +20,8 @@ from lsv.weights.checkpoint import CheckpointSource, RenamedSource
 from lsv.weights.fill import chunks_of
 from lsv.weights.place import Piece, TensorSlot
 from lsv.weights.sharded import EMBEDDING, FUSED, HEAD, PATTERN, check_pattern, file_name, padded_vocabulary
-from lsv.worker.load.declared import declare
-from lsv.worker.load.loaded import open_source
+from lsv.weights.ties import TiedSource
+from lsv.worker.load.loaded import declare_stored, open_source
 
 LARGEST = 5 << 30
 """Bytes of a file, unless it is said."""
@@ -114,10 +114,11 @@ def _write(tensors: dict[str, torch.Tensor], file: Path) -> Path:
 def _state(config: EngineConfig, catalog: Catalog, rank: int) -> Iterator[tuple[str, torch.Tensor]]:
     """What a rank holds, one tensor after the other."""
     group = Group("tp", tuple(range(config.topology.tensor)), rank, "")
-    declared = declare(config, catalog, communicator=_Absent(group) if group.size > 1 else None)
-    tied = bool(read_config(Path(config.model), config.overrides).get("tie_word_embeddings"))
+    declared = declare_stored(config, catalog, communicator=_Absent(group) if group.size > 1 else None)
+    asked = bool(read_config(Path(config.model), config.overrides).get("tie_word_embeddings"))
+    tied = asked and bool(declared.ties)
     with closing(open_source(config, declared, catalog)) as opened:
-        source = RenamedSource(opened, declared.model.rename)
+        source = TiedSource(RenamedSource(opened, declared.model.rename), declared.ties)
         for slot in declared.slots:
             name = _fused_name(slot)
             if name in (EMBEDDING, HEAD):

@@ -28,7 +28,7 @@ from lsv_models.generic.layout import Layout
 from lsv_models.generic.proof import prove
 from lsv_models.generic.refusal import Refused, refuse
 from lsv_models.generic.ropes import freeze_ropes, make_buffers
-from lsv_models.generic.weights import declare_weights
+from lsv_models.generic.weights import declare_weights, untie_head
 from lsv_models.plugin import lsv_models
 
 
@@ -49,6 +49,7 @@ class Adapted(Model):
         freeze_ropes(lm)
         place = find_body(lm)
         base = lm.get_submodule(place)
+        untie_head(w, lm)
         self._layout = Layout(lm, place)
         declare_weights(w, lm, self._layout, max_len)
         body = Body(base)

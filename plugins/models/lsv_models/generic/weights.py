@@ -29,13 +29,13 @@ def declare_weights(w: Weights, lm: PreTrainedModel, layout: Layout, max_len: in
     Attention that is Llama's becomes lsv's, for inputs of up to ``max_len`` tokens; without it, it stays as it is.
     """
     plan, place = Plan(lm, w.shard.size), find_body(lm)
+    shared = {id(lm.get_parameter(name)) for name in layout.spellings}
     _tie_head(w, lm, layout)
     if max_len is not None:
         bind_attention(w, lm.get_submodule(place), place, layout, plan, max_len)
     bind_blocks(w, lm, layout, plan)
     if max_len is not None:
         bind_layers(lm.get_submodule(place))
-    shared = {id(lm.get_parameter(name)) for name in layout.spellings}
     for path, module in list(lm.named_modules()):
         parent, _, name = path.rpartition(".")
         if _is_replaceable(module, lm.get_submodule(parent), name, shared) and layout.is_plain(f"{path}.weight"):
@@ -73,24 +73,46 @@ class Tokens(nn.Module):
         return found.view(*ids.shape, -1)  # type: ignore[no-any-return]
 
 
-def _tie_head(w: Weights, lm: PreTrainedModel, layout: Layout) -> None:
-    """Make an embedding and a head that share their weight lsv's, so that a kernel or a weight format serves these."""
+def tied_modules(lm: PreTrainedModel) -> tuple[nn.Embedding, nn.Linear] | None:
+    """The embedding and the head of a model that share their weight."""
     tokens, head = lm.get_input_embeddings(), lm.get_output_embeddings()
     if type(tokens) is not nn.Embedding or type(head) is not nn.Linear or head.weight is not tokens.weight:
+        return None
+    return tokens, head
+
+
+def untie_head(w: Weights, lm: PreTrainedModel) -> None:
+    """Give a head that config.json ties a weight of its own, where the checkpoint has one. Do it before ``Layout``."""
+    tied = tied_modules(lm)
+    if tied is not None and f"{_path(lm, tied[1])}.weight" in w.declaration.untied:
+        tied[1].weight = nn.Parameter(torch.empty_like(tied[1].weight), requires_grad=False)
+
+
+def _path(lm: PreTrainedModel, module: nn.Module) -> str:
+    return next(path for path, each in lm.named_modules() if each is module)
+
+
+def _tie_head(w: Weights, lm: PreTrainedModel, layout: Layout) -> None:
+    """Make an embedding and a head that share their weight lsv's, so that a kernel or a weight format serves these."""
+    tied = tied_modules(lm)
+    if tied is None:
         return
+    tokens, head = tied
+    place, own = _path(lm, tokens), _path(lm, head)
+    if layout.spellings.get(f"{own}.weight") == f"{place}.weight":  # the loader compares the two by their names
+        del layout.spellings[f"{own}.weight"]
+        Weights(w.declaration, own).tie(place)
     names = [name for name, each in lm.named_parameters(remove_duplicate=False) if each is head.weight]
     if len(names) > 2:  # and whatever else shares it would not
         return
-    paths = {id(module): path for path, module in lm.named_modules()}
-    place, own = paths[id(tokens)], paths[id(head)]
     parent, _, name = own.rpartition(".")
     readers = _read_weights(type(lm.get_submodule(parent)))
     if head.bias is not None or name in readers or not layout.is_plain(f"{place}.weight"):
         return
     embed = Embed(Weights(w.declaration, place).replicated(), *tokens.weight.shape)
-    tied = Head(Weights(w.declaration, own).replicated(), *tokens.weight.shape, tied=embed)
+    made = Head(Weights(w.declaration, own).replicated(), *tokens.weight.shape, tied=embed)
     lm.set_input_embeddings(Tokens(embed))
-    setattr(lm.get_submodule(parent), name, tied.linear)
+    setattr(lm.get_submodule(parent), name, made.linear)
 
 
 def _is_replaceable(module: nn.Module, owner: nn.Module, name: str, shared: Container[int]) -> bool:

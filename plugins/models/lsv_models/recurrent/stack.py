@@ -68,8 +68,6 @@ class Stack(AttentionModel):
         self.layers = nn.ModuleList(layers)
         self.norm = ModelTyped(type(self).make_norm(w / names.norm, hidden, eps))
         self.head = Head(w / names.head, self.vocab_size, hidden, tied=self.embed if tied else None)
-        if tied:
-            self.ignores = (*self.ignores, rf"^{names.head}\.weight$")
 
     def rename(self, name: str) -> str:
         return substitute(super().rename(name), self.names)

@@ -26,7 +26,7 @@ from lsv_models.generic.building import decode
 from lsv_models.generic.layout import Layout
 from lsv_models.generic.refusal import Refused
 from lsv_models.generic.ropes import make_buffers
-from lsv_models.generic.weights import declare_weights
+from lsv_models.generic.weights import declare_weights, untie_head
 from lsv_models.rereading.tokens import KeptTokens
 
 
@@ -47,6 +47,7 @@ class Rereading(Model):
             lm = _build(config, w.dtype, architecture)
             vocab_size, self.size = lm.get_output_embeddings().weight.shape
             self.vocab_size = getattr(lm.config.get_text_config(), "unpadded_vocab_size", None) or vocab_size
+            untie_head(w, lm)
             self._layout = Layout(lm, find_body(lm))
             self._head_path = next(path for path, each in lm.named_modules() if each is lm.get_output_embeddings())
             declare_weights(w, lm, self._layout)

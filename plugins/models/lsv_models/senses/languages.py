@@ -20,8 +20,6 @@ LEFT_OUT: Mapping[str, Mapping[str, Any]] = {
     "mistral": {**_LLAMA, "intermediate_size": 14336, "num_key_value_heads": 8, "sliding_window": 4096},
 }
 """What published files may leave out of such an object, by its ``model_type``: the sizes of Llama-7B and Mistral-7B."""
-_HEAD = r"^lm_head\.weight$"
-"""What a tied model ignores."""
 
 
 def make_language(w: Weights, keys: Keys, key: str, families: Mapping[str, type[Decoder]], max_len: int) -> Decoder:
@@ -36,11 +34,7 @@ def make_language(w: Weights, keys: Keys, key: str, families: Mapping[str, type[
     own, whole = text.get("tie_word_embeddings"), keys.take("tie_word_embeddings", bool, False)
     # a name of its architecture would say that it is no model of text, but bare
     given = {**text, "tie_word_embeddings": whole or own, "architectures": []}
-    made = families[kind](w, given, max_len)
-    if whole and own is False:
-        # transformers shares the embedding then, so a head in the file is not to be passed over
-        made.ignores = tuple(pattern for pattern in made.ignores if pattern != _HEAD)
-    return made
+    return families[kind](w, given, max_len)
 
 
 def under(place: str, prefixes: Prefixes) -> Prefixes:

@@ -280,11 +280,12 @@ def test_what_it_can_not_follow_is_refused(
         declare(engine_config(published, "internvl_chat", overrides=overrides), catalog)
 
 
-def test_a_head_of_its_own_is_not_passed_over(checkpoint: Callable[..., Path], catalog: Any) -> None:
-    """transformers shares the embedding where the whole config.json asks for it, whatever that of the text says."""
-    folder = checkpoint("internvl")
-    with pytest.raises(CheckpointError, match=r"lm_head\.weight is unexpected"):
-        load(engine_config(folder, "internvl", overrides={"tie_word_embeddings": True}), catalog)
+def test_a_head_of_its_own_is_read(checkpoint: Callable[..., Path], catalog: Any) -> None:
+    """transformers ties where the whole config.json says so, whatever that of the text says, but no two tensors."""
+    config = engine_config(checkpoint("internvl"), "internvl", overrides={"tie_word_embeddings": True})
+    assert not load(config, catalog).ties
+    declared = declare(config, catalog)
+    assert [tie.head for tie in declared.ties] == ["lm_head.weight"]
 
 
 def test_pictures_and_options_it_can_not_take(
