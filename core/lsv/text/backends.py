@@ -18,6 +18,7 @@ from lsv.text.tekken import FILE as TEKKEN
 from lsv.text.tekken import NAMED, read_tekken
 from lsv.text.tiktoken import read_tiktoken
 
+_FAST = "tokenizer.json"
 _SLOW_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt")
 
 
@@ -30,6 +31,8 @@ class Found(NamedTuple):
     """Its special tokens, such as ``bos_token``."""
     template: str = ""
     """The name of a chat template of lsv's, for a folder that has none."""
+    extensible: bool = False
+    """Whether it is the folder's tokenizer.json, to which other files may add tokens."""
 
 
 def find_backend(place: Path, settings: Mapping[str, Any], trust: Mode | None) -> Found:
@@ -40,7 +43,7 @@ def find_backend(place: Path, settings: Mapping[str, Any], trust: Mode | None) -
     """
     if place.is_file():
         return _from_tekken(place)
-    folder, file, tekken = place, place / "tokenizer.json", place / TEKKEN
+    folder, file, tekken = place, place / _FAST, place / TEKKEN
     known = None if file.is_file() else read_tiktoken(folder, settings)
     if known is not None:
         return Found(known)
@@ -56,7 +59,7 @@ def find_backend(place: Path, settings: Mapping[str, Any], trust: Mode | None) -
             return Found(read)
         file = _convert(folder, code)
     try:
-        return Found(tokenizers.Tokenizer.from_file(str(file)))
+        return Found(tokenizers.Tokenizer.from_file(str(file)), extensible=file.parent == folder)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as cause:  # tokenizers raises bare Exception, and a panic of Rust code is not even that

@@ -17,6 +17,7 @@ from lsv.config import EngineConfig
 from lsv.errors import BadRequest, CheckpointError, ConfigError
 from lsv.processes.confinement.terms import Mode
 from lsv.request.params import RECOMMENDABLE, Side
+from lsv.text.added_tokens import NAMED, add_missing, merge_settings, text_of
 from lsv.text.backends import find_backend, read_json
 from lsv.text.chat_template import ChatTemplates, ContentFormat, is_name, read_templates
 from lsv.text.code_backend import Backend
@@ -24,7 +25,6 @@ from lsv.text.frame import Frame, find_frame
 from lsv.text.pairs import encode_pairs
 from lsv.text.spelling import find_spelling
 
-_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 TEMPLATES = Path(__file__).with_name("templates")
 """Chat templates that lsv has, by the names of their files."""
 _METASPACE = "▁"
@@ -86,9 +86,11 @@ class Tokenizer:
         none. Raises ``CheckpointError`` where the folder holds no usable tokenizer.
         """
         folder = _folder_of(place)
-        settings = read_json(folder / "tokenizer_config.json")
-        special_tokens = _named_tokens(settings, read_json(folder / "special_tokens_map.json"))
+        settings = merge_settings(folder)
+        special_tokens = _named_tokens(settings)
         found = find_backend(Path(place), settings, remote_code)
+        if found.extensible:
+            add_missing(found.backend, folder, settings)
         templates = read_templates(folder, settings.get("chat_template"))
         if not templates and found.template:
             templates = {"default": read_template(found.template)}
@@ -357,15 +359,13 @@ def _ids_of(tokens: Iterable[str], backend: Backend) -> list[int]:
     return [token for token in found if token is not None]
 
 
-def _named_tokens(*sources: Mapping[str, Any]) -> dict[str, str]:
-    """bos_token and its like as text; the first source that has a name decides."""
+def _named_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
+    """bos_token and its like as text."""
     found: dict[str, str] = {}
-    for source in sources:
-        for name in _NAMED_TOKENS:
-            token = source.get(name)
-            text = token.get("content") if isinstance(token, dict) else token
-            if isinstance(text, str) and _SURROGATE.search(text):
-                raise CheckpointError(f"the tokenizer's {name} is {text!r}, which is not valid Unicode")
-            if isinstance(text, str):
-                found.setdefault(name, text)
+    for name in NAMED:
+        text = text_of(settings.get(name))
+        if text is not None and _SURROGATE.search(text):
+            raise CheckpointError(f"the tokenizer's {name} is {text!r}, which is not valid Unicode")
+        if text is not None:
+            found[name] = text
     return found
