@@ -9,6 +9,9 @@ from lsv.errors import CheckpointError
 from lsv.nn.keys import Keys
 from lsv.nn.rope import RopeConfig, read_ropes
 
+_WINDOWS = ("sliding_window", "layer_types", "sliding_window_pattern", "use_sliding_window", "max_window_layers")
+"""The keys of windows."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderConfig:
@@ -52,21 +55,24 @@ class DecoderConfig:
         *,
         rope_theta: float = 10000.0,
         local_theta: float | None = None,
-        rotary_fraction: float = 1.0,
+        rotary_fraction: float | None = None,
         head_dim: int | None = None,
         norm_eps: float = 1e-6,
         activation: str = "silu",
         tied: bool = False,
         attention_bias: bool = False,
+        windows: bool = False,
         full_every: int | None = None,
         first_window: int | None = None,
     ) -> DecoderConfig:
         """Take the keys that all decoders share. The arguments are the family's defaults for absent keys.
 
         With a ``local_theta``, layers with a window have a rope of their own, which ``rope_scaling`` leaves alone.
-        ``full_every`` is ``sliding_window_pattern``: every so many layers one has no window. With a ``first_window``
-        there are windows only where ``use_sliding_window`` asks for them: it is ``max_window_layers``, from which layer
-        on.
+        Families whose layers may have a window set ``windows``, ``full_every`` or ``first_window``; in others keys of
+        windows are passed over, as in transformers. ``full_every`` is ``sliding_window_pattern``: every so many layers
+        one has no window. With a ``first_window`` there are windows only where ``use_sliding_window`` asks for them: it
+        is ``max_window_layers``, from which layer on. A ``rotary_fraction`` is ``partial_rotary_factor``, which other
+        families do not have: None rotates whole heads.
 
         Raises ``CheckpointError`` when a key is missing or malformed; the caller takes its own keys and ends with
         ``keys.finish``.
@@ -75,6 +81,8 @@ class DecoderConfig:
         hidden_size = keys.count("hidden_size")
         head_dim = keys.count("head_dim", head_dim or hidden_size // heads)
         rope, local_rope = read_ropes(keys, head_dim, rope_theta, local_theta, rotary_fraction)
+        if not (windows or full_every or first_window is not None):
+            keys.pass_over(*_WINDOWS)
         attention_bias = keys.take("attention_bias", bool, attention_bias)
         if local_rope != rope and keys.json.get("sliding_window") is None:
             raise CheckpointError(

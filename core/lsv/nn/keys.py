@@ -73,6 +73,7 @@ class Keys:
         self.json = json
         self._names = names or {}
         self._left = set(json)
+        self._passed: set[str] = set()
 
     def own(self, key: str) -> str:
         """What the file calls a key."""
@@ -83,7 +84,7 @@ class Keys:
         """The value of ``key``; ``default`` where it is absent or null. Raises ``CheckpointError`` on another type."""
         key = self.own(key)
         self._left.discard(key)
-        value = self.json.get(key)
+        value = None if key in self._passed else self.json.get(key)
         if value is None:
             value = default
         if kind is float and type(value) is int and abs(value) < _MOST:
@@ -111,7 +112,8 @@ class Keys:
         """The value of ``key``: None where it is null, and ``absent`` where it is not there."""
         own = self.own(key)
         self._left.discard(own)
-        return None if self.json.get(own, absent) is None else self.take(key, kind, absent)
+        passed = own in self._passed
+        return None if passed or self.json.get(own, absent) is None else self.take(key, kind, absent)
 
     def agree(self, key: str, own: object) -> None:
         """``key`` says what the family does anyway. Raises ``CheckpointError`` where it says something else."""
@@ -119,6 +121,15 @@ class Keys:
         given = self.json.get(key)
         if given is not None and given != own:
             raise CheckpointError(f"config.json: {key} is {given!r:.100}, and this architecture has {own!r}")
+
+    def pass_over(self, *keys: str) -> None:
+        """Keys of other families, which count as absent. The log names those that ask for something."""
+        own = {self.own(key) for key in keys}
+        self._left -= own
+        self._passed |= own
+        asking = sorted(key for key in own if self.json.get(key) not in (None, False, "", [], {}))
+        if asking:
+            log.info("config.json has keys that this family does not have; they are passed over: %s", ", ".join(asking))
 
     def skip(self, *keys: str) -> None:
         """Keys that change nothing here although their names sound as if they did."""

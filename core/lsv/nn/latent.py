@@ -15,7 +15,7 @@ from lsv.errors import CheckpointError
 from lsv.nn.keys import Keys
 from lsv.nn.linear import Column, Row
 from lsv.nn.norm import RMSNorm
-from lsv.nn.rope import Rope, RopeConfig, read_rope
+from lsv.nn.rope import Rope, RopeConfig, read_ropes
 from lsv.nn.step import Step
 from lsv.offers import OpSpec
 from lsv.ops import Bindable, dtype_name
@@ -55,7 +55,7 @@ class LatentConfig:
         if rotated % 2:
             raise CheckpointError(f"config.json: qk_rope_head_dim must be even, got {rotated}")
         keys.agree("qk_head_dim", plain + rotated)
-        rope = read_rope(keys, rotated, 10000.0)
+        rope, _ = read_ropes(keys, rotated, 10000.0, fraction=None)
         return cls(
             hidden_size=hidden_size,
             heads=heads,

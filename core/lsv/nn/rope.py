@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from lsv.nn.keys import Keys
     from lsv.weights.place import Weights
 
+_PARTIAL = "partial_rotary_factor"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeConfig:
@@ -49,12 +51,15 @@ def read_rope(keys: Keys, head_dim: int, theta: float) -> RopeConfig:
 
 
 def read_ropes(
-    keys: Keys, head_dim: int, theta: float, local_theta: float | None = None, fraction: float = 1.0
+    keys: Keys, head_dim: int, theta: float, local_theta: float | None = None, fraction: float | None = 1.0
 ) -> tuple[RopeConfig, RopeConfig]:
     """As ``read_rope``, the rules of layers without and with a window: those of ``rope_parameters`` by kind of layer,
     or else the same one; with a ``local_theta`` the latter have a plain rope from ``rope_local_base_freq`` instead.
+    ``fraction`` of a head rotates where the file does not say; None is for families that always rotate whole heads.
     """
-    fraction = keys.take("partial_rotary_factor", float, fraction)
+    if fraction is None:
+        keys.pass_over(_PARTIAL)
+    fixed, fraction = fraction is None, keys.take(_PARTIAL, float, 1.0 if fraction is None else fraction)
     length = keys.take("max_position_embeddings", int, 2048)
     outside = keys.maybe("original_max_position_embeddings", int)
     old, new = keys.maybe("rope_scaling", dict) or {}, keys.maybe("rope_parameters", dict) or {}
@@ -67,6 +72,7 @@ def read_ropes(
         full, local = {**_rule(new, "full_attention"), **old}, _rule(new, "sliding_attention")
 
     def make(given: Mapping[str, Any], theta: float) -> RopeConfig:
+        given = {name: value for name, value in given.items() if not (fixed and name == _PARTIAL)}
         return _read_rule(given, head_dim, theta, fraction, length, outside)
 
     return make(full, theta), make(local, own_theta)
@@ -98,7 +104,7 @@ def _read_rule(
     missing = [name for name in _REQUIRED.get(kind, ()) if parameters.get(name) is None]
     if missing:
         raise CheckpointError(f"config.json: rope rule {kind} lacks {', '.join(missing)}")
-    fraction = float(parameters.get("partial_rotary_factor", fraction))
+    fraction = float(parameters.get(_PARTIAL, fraction))
     return RopeConfig(
         kind=kind,
         theta=float(parameters.get("rope_theta") or theta),
@@ -106,7 +112,7 @@ def _read_rule(
         rotary_dim=head_dim if kind == "proportional" else int(head_dim * fraction),
         length=length,
         original_length=int(outside or parameters.get("original_max_position_embeddings") or length),
-        parameters={**parameters, "partial_rotary_factor": fraction},
+        parameters={**parameters, _PARTIAL: fraction},
     )
 
 
@@ -230,7 +236,7 @@ def _longrope(rope: RopeConfig, max_len: int) -> Frequencies:
 
 def _proportional(rope: RopeConfig, max_len: int) -> Frequencies:
     """Only the first ``partial_rotary_factor`` of the pairs rotate, as fast as they would in a full rotation."""
-    pairs = int(rope.parameters["partial_rotary_factor"] * rope.head_dim // 2)
+    pairs = int(rope.parameters[_PARTIAL] * rope.head_dim // 2)
     plain = 1.0 / _powers(rope.theta, rope.head_dim)
     plain[pairs:] = 0.0
     return plain / float(rope.parameters.get("factor") or 1.0), 1.0
@@ -250,7 +256,7 @@ _KINDS = {"full_attention", "sliding_attention"}
 _MOST = 1e18
 _NUMBERS = frozenset((
     "alpha", "attention_factor", "attn_factor", "beta_fast", "beta_slow", "factor", "high_freq_factor",
-    "low_freq_factor", "mscale", "mscale_all_dim", "original_max_position_embeddings", "partial_rotary_factor",
+    "low_freq_factor", "mscale", "mscale_all_dim", "original_max_position_embeddings", _PARTIAL,
     "rope_theta",
 ))  # fmt: skip
 _LISTS = frozenset(("long_factor", "mrope_section", "short_factor"))

@@ -31,6 +31,8 @@ _LANGUAGES: Mapping[str, Callable[[Weights, DecoderConfig, int, Rope], DecoderLa
     "mistral": LlamaLayer,
     "qwen2": Qwen2Layer,
 }
+_WINDOWS: Mapping[str, Mapping[str, Any]] = {"mistral": {"windows": True}, "qwen2": {"first_window": 28}}
+"""How the languages that may have windows read their keys."""
 # keys that only the processor reads, or that have no effect
 _PROCESSORS = ("image_seq_length", "ignore_index", "use_image_newline_parameter", "vocab_size")
 _PINPOINTS = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
@@ -187,6 +189,6 @@ def _read_language(keys: Keys) -> tuple[DecoderConfig, Callable[[Weights, Decode
         raise CheckpointError(f"config.json: language models are {', '.join(_LANGUAGES)}, got {kind!r:.100}")
     tied = keys.take("tie_word_embeddings", bool, False) or text.get("tie_word_embeddings")
     own = Keys({**LEFT_OUT.get(kind, {}), **text, "tie_word_embeddings": tied})
-    c = DecoderConfig.read(own)
+    c = DecoderConfig.read(own, **_WINDOWS.get(kind, {}))
     own.finish(f"the text_config of {kind}")
     return c, _LANGUAGES[kind]

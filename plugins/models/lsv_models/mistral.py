@@ -6,4 +6,6 @@ from lsv_models.llama import Llama
 
 
 class Mistral(Llama):
-    """Every layer attends to the last ``sliding_window`` tokens, a key that all decoders share."""
+    """Every layer attends to the last ``sliding_window`` tokens."""
+
+    defaults = {"windows": True}

@@ -30,7 +30,7 @@ class MixtralLayer(LlamaLayer):
 class Mixtral(Decoder):
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
         keys = Keys(config)
-        c = DecoderConfig.read(keys, rope_theta=1e6, norm_eps=1e-5)
+        c = DecoderConfig.read(keys, rope_theta=1e6, norm_eps=1e-5, windows=True)
         experts, top = keys.count("num_local_experts", 8), keys.count("num_experts_per_tok", 2)
         keys.finish("Mixtral")
         rope = Rope(w, c.rope, max_len)

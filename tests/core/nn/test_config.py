@@ -1,5 +1,7 @@
 """Reading config.json: defaults, both styles of keys, and everything that is refused."""
 
+import logging
+
 import pytest
 
 from lsv.errors import CheckpointError
@@ -21,7 +23,7 @@ PLAIN = {
 
 def read(**changes):
     keys = Keys({**PLAIN, **changes})
-    config = DecoderConfig.read(keys)
+    config = DecoderConfig.read(keys, windows=True)
     keys.finish("Llama")
     return config
 
@@ -126,3 +128,17 @@ def test_windows_by_pattern(pattern, windows):
 def test_unusable_patterns_are_refused(pattern):
     with pytest.raises(CheckpointError, match="sliding_window_pattern"):
         read(sliding_window=9, sliding_window_pattern=pattern)
+
+
+def test_keys_of_other_families_are_passed_over(caplog):
+    caplog.set_level(logging.INFO)
+    changes = {"sliding_window": 9, "layer_types": ["sliding_attention"] * 4, "partial_rotary_factor": 0.5}
+    keys = Keys({**PLAIN, **changes, "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}})
+    config = DecoderConfig.read(keys)
+    keys.finish("Family")
+    assert config.windows == (None,) * 4
+    assert config.rope.rotary_dim == config.head_dim
+    assert "passed over: layer_types, sliding_window" in caplog.text
+    assert "passed over: partial_rotary_factor" in caplog.text
+    partial = DecoderConfig.read(Keys({**PLAIN, **changes}), rotary_fraction=1.0)
+    assert partial.rope.rotary_dim == partial.head_dim // 2

@@ -93,3 +93,30 @@ def test_one_file_goes_before_an_index(checkpoint, catalog, tmp_path, caplog):
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     check_model(engine_config(folder, "llama"), catalog, tolerance=TOLERANCE)
     assert "model.safetensors.index.json is not read" in caplog.text
+
+
+WINDOW, PARTIAL, FIXED = {"sliding_window": 9}, {"partial_rotary_factor": 0.5}, {"rope_theta": 50.0}
+MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 2, "mamba_chunk_size": 16}
+FOREIGN = [
+    ("llama", WINDOW), ("llama", PARTIAL), ("llama", {**WINDOW, "layer_types": ["sliding_attention"] * 2}),
+    ("gemma", WINDOW), ("gemma", PARTIAL), ("glm", WINDOW), ("granite", WINDOW), ("olmo2", WINDOW),
+    ("seed_oss", WINDOW), ("ernie4_5", WINDOW), ("bamba", WINDOW), ("qwen2", PARTIAL), ("qwen3_moe", PARTIAL),
+    ("mistral", PARTIAL), ("mixtral", PARTIAL), ("smollm3", PARTIAL), ("falcon", PARTIAL), ("starcoder2", PARTIAL),
+    ("cohere", PARTIAL),
+    ("gptj", FIXED), ("codegen", FIXED),
+]  # fmt: skip
+"""Families and keys that they do not have, which others have."""
+
+
+@pytest.mark.parametrize(("family", "keys"), FOREIGN, ids=[f"{family}-{'-'.join(keys)}" for family, keys in FOREIGN])
+def test_keys_of_other_families_change_nothing(family, keys, checkpoint, catalog, tmp_path):
+    shape = {**MAMBA, "num_hidden_layers": 3, "attn_layer_indices": [1]} if family == "bamba" else {}
+    folder = copy(checkpoint(family, **shape), tmp_path / "checkpoint", **keys)
+    check_model(engine_config(folder, family), catalog, tolerance=TOLERANCE)
+
+
+def test_families_that_have_a_key_read_it(checkpoint, catalog):
+    part = {"rope_parameters": PARTIAL}
+    for family, keys in (("mistral", WINDOW), ("phi3", WINDOW), ("phi3", part)):
+        found = compare(engine_config(checkpoint(family, sliding_window=None), family, overrides=keys), catalog)
+        assert max(comparison.error for comparison in found) > 0.1

@@ -531,6 +531,7 @@ def test_codes_lie_where_numbers_do(name: str, tmp_path: Path, write_gguf: Write
         ("gpt-oss", "swiglu_limit", 7.0, r"gpt-oss.swiglu_limit = 7.0"),
         ("deepseek2", "expert_gating_func", 2, "DeepseekV2ForCausalLM scores experts by 1"),
         ("glm4moe", "expert_gating_func", 1, "Glm4MoeForCausalLM scores experts by 2"),
+        ("qwen2", "rope.dimension_count", 8, "rope.dimension_count is 8, and heads have 16: this architecture rotates"),
     ],
 )
 def test_what_a_family_cannot_be_is_refused(

@@ -8,7 +8,7 @@ from typing import Any
 
 from lsv.errors import CheckpointError
 from lsv.nn.keys import Keys
-from lsv.nn.rope import RopeConfig, read_rope
+from lsv.nn.rope import RopeConfig, read_rope, read_ropes
 
 _SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "hidden_size": ("hidden_size", "n_embd", "n_embed", "d_model"),
@@ -102,9 +102,12 @@ def _spelling(keys: Keys, number: str) -> str:
     return used[0]
 
 
-def read_rotary(keys: Keys, head_dim: int, *, theta: float = 10000.0, fraction: float = 1.0) -> RopeConfig:
-    """The rope of a config.json that rotates ``fraction`` of each head unless it says otherwise."""
+def read_rotary(keys: Keys, head_dim: int, *, theta: float = 10000.0, fraction: float | None = None) -> RopeConfig:
+    """The rope of a config.json that rotates ``fraction`` of each head unless it says otherwise; None is always all."""
     theta = keys.take("rotary_emb_base", float, theta)
+    if fraction is None:
+        keys.pass_over("rotary_pct")
+        return read_ropes(keys, head_dim, theta, fraction=None)[0]
     fraction = keys.take("rotary_pct", float, fraction)
     rope = read_rope(keys, head_dim, theta)
     told = (keys.json, keys.json.get("rope_parameters") or {}, keys.json.get("rope_scaling") or {})

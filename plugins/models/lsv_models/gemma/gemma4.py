@@ -194,7 +194,8 @@ class Gemma4(DenseDecoder):
     layer = Gemma4Layer
     stacks = STACKED
     defaults: ClassVar[Mapping[str, Any]] = {
-        "head_dim": 256, "tied": True, "full_every": 6, "rope_theta": 1e6, "local_theta": 10000.0,
+        "head_dim": 256, "tied": True, "full_every": 6, "rotary_fraction": 1.0,
+        "rope_theta": 1e6, "local_theta": 10000.0,
         "activation": "gelu_pytorch_tanh",
     }  # fmt: skip
     keys: ClassVar[Mapping[str, str]] = {"hidden_act": "hidden_activation"}
@@ -219,6 +220,7 @@ class Gemma4(DenseDecoder):
             raise CheckpointError(
                 "config.json: use_bidirectional_attention lets tokens of text see later ones, which a KV cache can't"
             )
+        keys.pass_over("partial_rotary_factor")  # the rules of single kinds of layers have it
         common = Gemma4Config.read(keys, **self.defaults)
         assert isinstance(common, Gemma4Config)
         windows = (*common.windows[:-1], None)  # the last layer never has one

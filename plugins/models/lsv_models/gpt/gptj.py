@@ -24,6 +24,7 @@ class GptJ(Gpt):
         for name in ("scale_attn_weights", "rotary"):
             keys.agree(name, True)
         c = GptConfig.read(keys, tied=False)
+        keys.pass_over("rope_theta", "rotary_emb_base", "rope_scaling", "rope_parameters")
         rope = read_rotary(keys, c.head_dim)
         return replace(c, rope=rotate_first(rope, keys.maybe("rotary_dim", int) or c.head_dim)), self.form
 

@@ -11,7 +11,7 @@ from lsv.nn.keys import Keys
 from lsv.nn.mlp import GatedMLP
 from lsv.nn.rope import Rope
 from lsv.weights.place import Weights
-from lsv_models.recurrent.hybrid import HybridLayer, read_kinds, read_mamba2, with_defaults
+from lsv_models.recurrent.hybrid import HybridLayer, read_kinds, read_mamba2
 from lsv_models.recurrent.keys import ignore
 from lsv_models.recurrent.mamba2_mixer import Mamba2Mixer
 from lsv_models.recurrent.stack import Names, Stack
@@ -25,10 +25,10 @@ class Bamba(Stack):
     names = ((r"\.feed_forward\.", ".mlp."), (r"\.pre_ff_layernorm\.", ".post_attention_layernorm."))
 
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
-        keys = Keys(with_defaults(config, partial_rotary_factor=0.5))
+        keys = Keys(config)
         listed = keys.maybe("attn_layer_indices", list) or []
         ignore(keys, "attn_rotary_emb", "layer_types", "layers_block_type")
-        c = DecoderConfig.read(keys, norm_eps=1e-5)
+        c = DecoderConfig.read(keys, norm_eps=1e-5, rotary_fraction=0.5)
         sizes = read_mamba2(keys, c.hidden_size, c.norm_eps, c.activation)
         keys.finish("Bamba")
         kinds = read_kinds(config, ("layers_block_type", "layer_types"), c.layers, KINDS) or [

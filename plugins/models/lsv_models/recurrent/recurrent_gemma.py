@@ -90,13 +90,13 @@ class RecurrentGemma(Stack):
 
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
         keys = Keys(
-            with_defaults(config, partial_rotary_factor=0.5, tie_word_embeddings=True),
+            with_defaults(config, tie_word_embeddings=True),
             {"hidden_act": "hidden_activation"},
         )
         ignore(keys, "layers_block_type", "layer_types", "block_types", "w_init_variance_scale")
         ignore(keys, "final_w_init_variance_scale", "sliding_window")
         keys.agree("embeddings_scale_by_sqrt_dim", True)
-        c = DecoderConfig.read(keys, activation="gelu_pytorch_tanh")
+        c = DecoderConfig.read(keys, activation="gelu_pytorch_tanh", rotary_fraction=0.5)
         window, cap = keys.count("attention_window_size", 2048), keys.take("logits_soft_cap", float, 30.0)
         c = dataclasses.replace(c, windows=(window,) * c.layers, intermediate_size=c.intermediate_size // 2)
         width, seen = keys.count("lru_width", c.hidden_size), keys.count("conv1d_width", 4)

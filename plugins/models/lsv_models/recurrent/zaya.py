@@ -196,7 +196,7 @@ class Begin(nn.Module):
 class Zaya(Stack):
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
         keys = Keys(_with_common_kinds(config))
-        c = DecoderConfig.read(keys, norm_eps=1e-5)
+        c = DecoderConfig.read(keys, norm_eps=1e-5, windows=True, rotary_fraction=1.0)
         keys.agree("num_experts_per_tok", 1)
         keys.agree("lm_head_bias", False)
         keys.agree("attention_bias", False)

@@ -21,7 +21,7 @@ class Phi3Layer(LlamaLayer):
 
 class Phi3(DenseDecoder):
     layer = Phi3Layer
-    defaults = {"norm_eps": 1e-5}
+    defaults = {"norm_eps": 1e-5, "windows": True, "rotary_fraction": 1.0}
 
     def read(self, keys: Keys) -> DecoderConfig:
         keys.agree("full_attn_mod", 1)

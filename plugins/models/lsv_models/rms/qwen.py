@@ -26,6 +26,7 @@ class QWen(DenseDecoder):
     layer = QWenLayer
     keys = {"rms_norm_eps": "layer_norm_epsilon", "rope_theta": "rotary_emb_base", "head_dim": "kv_channels",
             "partial_rotary_factor": "rotary_pct"}  # fmt: skip
+    defaults = {"rotary_fraction": 1.0}
     prefixes = (
         ("transformer.h.*.ln_1", "model.layers.*.input_layernorm"),
         ("transformer.h.*.ln_2", "model.layers.*.post_attention_layernorm"),

@@ -16,7 +16,7 @@ from lsv_models.llama import LlamaLayer
 
 class SmolLM3(DenseDecoder):
     layer = LlamaLayer
-    defaults = {"tied": True, "rope_theta": 2e6}
+    defaults = {"tied": True, "rope_theta": 2e6, "windows": True}
 
     def read(self, keys: Keys) -> DecoderConfig:
         c = super().read(keys)

@@ -29,6 +29,8 @@ class SparseDecoder(Decoder):
     layer: ClassVar[type[DecoderLayer]] = LlamaLayer
     defaults: ClassVar[Mapping[str, Any]] = {}
     """The family's values for what config.json may leave out."""
+    common: ClassVar[Mapping[str, Any]] = {}
+    """How it reads the keys of all decoders: arguments of ``DecoderConfig.read``."""
     rope: ClassVar[type[Rope]] = Rope
     mlp: ClassVar[str] = "mlp"
     """Where a layer's feed-forward block is."""
@@ -51,7 +53,7 @@ class SparseDecoder(Decoder):
 
     def read(self, keys: Keys) -> DecoderConfig:
         """The numbers that all decoders have."""
-        return DecoderConfig.read(keys)
+        return DecoderConfig.read(keys, **self.common)
 
     def read_experts(self, keys: Keys, c: DecoderConfig) -> Experts:
         raise NotImplementedError

@@ -105,7 +105,7 @@ class DeepseekFurther(FurtherLayer):
 class Glm4MoeFurther(FurtherLayer):
     def make_layer(self, w: Weights, config: Mapping[str, Any], max_len: int) -> tuple[DecoderLayer, DecoderConfig]:
         keys = Keys({**Glm4Moe.defaults, **config})
-        c = DecoderConfig.read(keys)
+        c = DecoderConfig.read(keys, **Glm4Moe.common)
         kind = Glm4MoeNormedLayer if keys.take("use_qk_norm", bool, False) else Glm4MoeLayer
         mlp = make_mlp(w / "mlp", c, c.layers - 1, read_experts(keys, c))
         return kind(w, c, c.layers - 1, Rope(w, c.rope, max_len), mlp), c

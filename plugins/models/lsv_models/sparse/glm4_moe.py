@@ -29,7 +29,8 @@ class Glm4MoeNormedLayer(Glm4MoeLayer):
 
 
 class Glm4Moe(SparseDecoder):
-    defaults = {"partial_rotary_factor": 0.5, "rms_norm_eps": 1e-5}
+    defaults = {"rms_norm_eps": 1e-5}
+    common = {"rotary_fraction": 0.5}
 
     def read_experts(self, keys: Keys, c: DecoderConfig) -> Experts:
         return read_experts(keys, c)

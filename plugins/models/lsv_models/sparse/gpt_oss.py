@@ -40,6 +40,7 @@ class GptOssLayer(LlamaLayer):
 
 class GptOss(SparseDecoder):
     layer = GptOssLayer
+    common = {"windows": True}
     stacks = (
         Stack(r"(.*\.experts)\.gate_up_proj", tuple(f"{part}.weight" for part in _FUSED), True, True),
         Stack(r"(.*\.experts)\.down_proj", ("down_proj.weight",), transposed=True),

@@ -27,6 +27,7 @@ class PhiMoe(SparseDecoder):
     layer = PhiMoeLayer
     mlp = "block_sparse_moe"
     defaults = {"rms_norm_eps": 1e-5, "rope_theta": 1e6}
+    common = {"windows": True}
 
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
         super().__init__(w, with_magnitude(config, max_len), max_len)

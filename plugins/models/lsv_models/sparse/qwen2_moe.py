@@ -19,6 +19,7 @@ class Qwen2Moe(SparseDecoder):
     defaults = {
         "num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408, "use_sliding_window": False,
     }  # fmt: skip
+    common = {"windows": True}
 
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
         super().__init__(w, {"layer_types": _make_kinds(config), **config}, max_len)

@@ -58,6 +58,8 @@ class Architecture:
     """Where single experts are, and the names of gate, up and down."""
     interleaved: bool = False
     """Whether the rows of a head of q and k are stored for a rotation of neighbours instead of halves."""
+    partial: bool = False
+    """Whether the family may rotate a part of each head."""
     by_head: bool = False
     """Whether the rows of q, k and v in one tensor are wanted KV head by KV head; files have them one after another."""
     single_rows: frozenset[str] = frozenset()

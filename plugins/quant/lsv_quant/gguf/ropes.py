@@ -25,7 +25,7 @@ def read_rope(keys: Metadata, architecture: Architecture, file: GgufFile, size: 
     rotated = keys.take("rope.dimension_count", int, size)
     config: Config = {"rope_theta": theta}
     if size and rotated != size:
-        if architecture.interleaved or rotated < 1:
+        if not architecture.partial or rotated < 1:
             raise CheckpointError(
                 f"rope.dimension_count is {rotated}, and heads have {size}: this architecture rotates all of a head",
                 param="model",

@@ -40,7 +40,7 @@ class Qwen3NextFurther(JoiningReader):
                 param="speculative_config",
             )
         keys = self.model.read_keys(config)
-        c = DecoderConfig.read(keys)
+        c = DecoderConfig.read(keys, rotary_fraction=0.25)
         experts = read_experts(keys, c.layers) if self.model.defaults else None
         self.dtype, self.vocab_size, self.width = w.dtype, c.vocab_size, c.hidden_size
         self.aliases = {"lm_head.weight": ("model.embed_tokens.weight",)}

@@ -52,7 +52,7 @@ class LaraMini(Stack):
         ]
         windowed = ["sliding_attention" if kind == "sliding" else "full_attention" for kind in kinds]
         keys = Keys({**given, "layer_types": windowed})
-        c = DecoderConfig.read(keys)
+        c = DecoderConfig.read(keys, windows=True)
         sizes = DeltaSizes.read(keys, heads=16, key_heads=8)
         shared = keys.count("shared_expert_intermediate_size")
         experts = Experts.read_qwen(keys, layers)

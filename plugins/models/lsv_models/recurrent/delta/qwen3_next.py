@@ -72,7 +72,7 @@ class Qwen3Next(Stack):
         keys = self.read_keys(config)
         every = keys.count("full_attention_interval", 4)
         ignore(keys, "layer_types", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings")
-        c, sizes = DecoderConfig.read(keys), DeltaSizes.read(keys)
+        c, sizes = DecoderConfig.read(keys, rotary_fraction=0.25), DeltaSizes.read(keys)
         experts = read_experts(keys, c.layers) if self.defaults else None
         keys.finish(type(self).__name__)
         kinds = read_kinds(config, ("layer_types",), c.layers, KINDS) or [
@@ -92,7 +92,7 @@ class Qwen3Next(Stack):
     @classmethod
     def read_keys(cls, config: Mapping[str, Any]) -> Keys:
         """Those of config.json, with the family's values for what it leaves out."""
-        given = {"partial_rotary_factor": 0.25, "head_dim": 256, **cls.defaults}
+        given = {"head_dim": 256, **cls.defaults}
         return Keys(with_defaults(_with_experts(config), **given))
 
 

@@ -57,6 +57,8 @@ class Lfm2(Stack):
     )
     kinds: ClassVar[Mapping[str, str]] = {"conv": "conv", "full_attention": "attention"}
     norms: ClassVar[Mapping[str, str]] = {"before_mixer": "operator_norm", "before_mlp": "ffn_norm"}
+    common: ClassVar[Mapping[str, Any]] = {}
+    """Further arguments of ``DecoderConfig.read``."""
     width: ClassVar[int] = 3
     """Of convolutions, where config.json does not say."""
 
@@ -65,7 +67,7 @@ class Lfm2(Stack):
         width, bias = keys.count("conv_L_cache", self.width), keys.take("conv_bias", bool, False)
         if width < 2:
             raise CheckpointError(f"config.json: conv_L_cache is {width}, and a convolution sees two tokens at least")
-        c = DecoderConfig.read(keys, norm_eps=1e-5, rope_theta=1e6, tied=True)
+        c = DecoderConfig.read(keys, norm_eps=1e-5, rope_theta=1e6, tied=True, **self.common)
         self.read_more(keys, c)
         keys.finish(type(self).__name__)
         listed = config.get("full_attn_idxs")

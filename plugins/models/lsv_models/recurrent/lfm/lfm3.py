@@ -38,6 +38,7 @@ class HeadGatedAttention(Attention):
 
 class Lfm3(Lfm2):
     kinds: ClassVar[Mapping[str, str]] = {**Lfm2.kinds, "sliding_attention": "attention"}
+    common = {"windows": True, "rotary_fraction": 1.0}
     width = 7
 
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
@@ -47,7 +48,10 @@ class Lfm3(Lfm2):
     def read_keys(self, config: Mapping[str, Any]) -> Keys:
         windows = ["full_attention" if kind == "conv" else kind for kind in config["layer_types"]]
         ropes = config.get("rope_parameters") or _ROPES
-        return super().read_keys({"sliding_window": 256, **config, "layer_types": windows, "rope_parameters": ropes})
+        given = {"sliding_window": 256, **config, "layer_types": windows, "rope_parameters": ropes}
+        keys = super().read_keys(given)
+        keys.pass_over("partial_rotary_factor")  # the rules of single kinds of layers have it
+        return keys
 
     def read_more(self, keys: Keys, c: DecoderConfig) -> None:
         self.inner = c.intermediate_size

@@ -59,7 +59,7 @@ GPT: Mapping[str, tuple[Architecture, ...]] = {
     "starcoder": (_gpt2(shared=True),),
     "gptneox": (
         Architecture(
-            name="GPTNeoXForCausalLM", model_type="gpt_neox", layers="gpt_neox.layers", by_head=True,
+            name="GPTNeoXForCausalLM", model_type="gpt_neox", partial=True, layers="gpt_neox.layers", by_head=True,
             parts={
                 **_NEOX_MLP, "attn_qkv": "attention.query_key_value", "attn_output": "attention.dense",
             },
@@ -97,14 +97,14 @@ GPT: Mapping[str, tuple[Architecture, ...]] = {
     ),
     "phi2": (
         Architecture(
-            name="PhiForCausalLM", model_type="phi", there={},
+            name="PhiForCausalLM", model_type="phi", partial=True, there={},
             parts={"attn_output": "self_attn.dense", "ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2"},
             ends={"output_norm": "model.final_layernorm"},
         ),
     ),
     "stablelm": (
         Architecture(
-            name="StableLmForCausalLM", model_type="stablelm",
+            name="StableLmForCausalLM", model_type="stablelm", partial=True,
             parts={
                 "attn_q_norm.weight": "self_attn.q_layernorm.norms.*.weight",
                 "attn_k_norm.weight": "self_attn.k_layernorm.norms.*.weight",
@@ -124,7 +124,7 @@ GPT: Mapping[str, tuple[Architecture, ...]] = {
     "cohere2": (_cohere("Cohere2ForCausalLM", "cohere2", **WINDOW),),
     "nemotron": (
         Architecture(
-            name="NemotronForCausalLM", model_type="nemotron", offset_norms=True,
+            name="NemotronForCausalLM", model_type="nemotron", partial=True, offset_norms=True,
             there={**BIASES, "mlp_bias": "ffn_up.bias"},
         ),
     ),

@@ -51,7 +51,7 @@ def _base(value: Any, config: Config) -> Mapping[str, Any]:
 _PATTERN: Mapping[str, Key] = {**WINDOW, "attention.sliding_window_pattern": (_pattern, list)}
 _GEMMA = Architecture(name="GemmaForCausalLM", model_type="gemma", offset_norms=True)
 _GLM = Architecture(
-    name="GlmForCausalLM", model_type="glm", parts={"ffn_up": "mlp.gate_up_proj"},
+    name="GlmForCausalLM", model_type="glm", partial=True, parts={"ffn_up": "mlp.gate_up_proj"},
     there={"attention_bias": "attn_q.bias|attn_qkv.bias"},
 )  # fmt: skip
 _OLMO2 = Architecture(name="Olmo2ForCausalLM", model_type="olmo2", parts=_POST)
@@ -67,7 +67,7 @@ RMS: Mapping[str, tuple[Architecture, ...]] = {
     ),
     "qwen": (
         Architecture(
-            name="QWenLMHeadModel", model_type="qwen", parts={"attn_qkv": "self_attn.c_attn"}, there={},
+            name="QWenLMHeadModel", model_type="qwen", partial=True, parts={"attn_qkv": "self_attn.c_attn"}, there={},
             without=frozenset(("num_key_value_heads",)),
         ),
     ),
@@ -91,14 +91,14 @@ RMS: Mapping[str, tuple[Architecture, ...]] = {
     ),
     "phi3": (
         Architecture(
-            name="Phi3ForCausalLM", model_type="phi3", there={}, keys=WINDOW,
+            name="Phi3ForCausalLM", model_type="phi3", partial=True, there={}, keys=WINDOW,
             parts={"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
         ),
     ),
     "chatglm": (_GLM,),
     "glm4": (
         Architecture(
-            name="Glm4ForCausalLM", model_type="glm4", there=_GLM.there,
+            name="Glm4ForCausalLM", model_type="glm4", partial=True, there=_GLM.there,
             parts={
                 **_GLM.parts, "post_attention_norm": "post_self_attn_layernorm",
                 "post_ffw_norm": "post_mlp_layernorm",

@@ -104,7 +104,7 @@ SPARSE: Mapping[str, tuple[Architecture, ...]] = {
     ),
     "glm4moe": (
         Architecture(
-            name="Glm4MoeForCausalLM", model_type="glm4_moe",
+            name="Glm4MoeForCausalLM", model_type="glm4_moe", partial=True,
             parts={
                 **_CORRECTION, **_shared("mlp.shared_experts"), "post_attention_norm": "post_attention_layernorm",
             },
