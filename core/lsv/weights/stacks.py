@@ -39,6 +39,9 @@ class Stack:
     """How the outputs are shared by fused parts, where not evenly."""
     inputs: int | None = None
     """How many inputs an expert has, where checkpoints differ in which axis is last."""
+    beside: tuple[str, int] | None = None
+    """Another tensor below the same place, of the same order, and its inputs: its shape decides where this one's inputs
+    and outputs are equally many."""
 
     def parts_of(self, whole: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """One expert's tensor, cut into its parts."""
@@ -50,11 +53,16 @@ class Stack:
         sizes = [share * len(whole) // sum(self.weights) for share in self.weights]
         return tuple(part.contiguous() for part in torch.split(whole, sizes))
 
-    def fitting(self, shape: tuple[int, ...]) -> Stack:
-        """The same, in the order that a tensor of such a shape has."""
-        if self.inputs is None or len(shape) != 3 or shape[1] == shape[2]:
+    def fitting(self, shape: tuple[int, ...], tensors: Mapping[str, TensorInfo], place: str = "") -> Stack:
+        """The same, in the order that a tensor of such a shape has at a place in a checkpoint."""
+        if self.inputs is None:
             return self
-        return dataclasses.replace(self, transposed=shape[1] == self.inputs)
+        last = _outputs_last(shape, self.inputs)
+        if last is None and self.beside is not None:
+            name, inputs = self.beside
+            other = tensors.get(f"{place}.{name}")
+            last = None if other is None else _outputs_last(other.shape, inputs)
+        return self if last is None else dataclasses.replace(self, transposed=last)
 
     @property
     def ordered(self) -> bool:
@@ -102,7 +110,8 @@ class UnfoldedSource:
                 found = re.fullmatch(stack.name, name)
                 if found:
                     del self._infos[name]
-                    for part, place, shape in _unfold(stack.fitting(info.shape), name, info.shape):
+                    fitting = stack.fitting(info.shape, source.tensors(), found[1])
+                    for part, place, shape in _unfold(fitting, name, info.shape):
                         own = f"{found[1]}.{part}"
                         self._infos[own], self._places[own] = TensorInfo(shape, info.dtype), place
                     break
@@ -138,6 +147,11 @@ class UnfoldedSource:
                 if len(self._held) > _HELD:
                     self._held.popitem(last=False)
             return self._held[key]
+
+
+def _outputs_last(shape: tuple[int, ...], inputs: int) -> bool | None:
+    """Whether outputs are the last axis of stacked experts; None where their inputs and outputs are equally many."""
+    return None if len(shape) != 3 or shape[1] == shape[2] else shape[1] == inputs
 
 
 def _unfold(stack: Stack, name: str, shape: tuple[int, ...]) -> Iterator[tuple[str, _Place, tuple[int, ...]]]:

@@ -116,7 +116,7 @@ def test_regions_of_what_is_stacked(
             read.clear()
             found = read_region(source, part, region)
             assert torch.equal(found, plain.read(part, 0, info.shape[0])[region])
-            assert not stack.fitting(shape).ordered or read.total() == found.nbytes
+            assert not stack.fitting(shape, {}).ordered or read.total() == found.nbytes
     source.close()
 
 

@@ -27,7 +27,7 @@ class Qwen3VL(Qwen2VL):
     tower: ClassVar[type[DeepEncoder]] = DeepEncoder
     layer = Qwen3Layer
     rope = InterleavedMRope
-    defaults: ClassVar[Mapping[str, Any]] = {"rope_theta": 5e5, "head_dim": 128, "first_window": 0}
+    defaults: ClassVar[Mapping[str, Any]] = {"rope_theta": 5e5, "head_dim": 128}
 
     def make_encoder(self, w: Weights, keys: Keys, c: DecoderConfig) -> Encoder:
         vision = DeepVisionConfig.of(keys.take("vision_config", dict), type(self).__name__)
@@ -50,9 +50,12 @@ class Qwen3VLMoe(Qwen3VL):
         self.stacks = (
             Stack(
                 r"(.*\.experts)\.gate_up_proj", ("gate_proj.weight", "up_proj.weight"), transposed=True,
-                inputs=c.hidden_size,
+                inputs=c.hidden_size, beside=("down_proj", self.experts.size),
             ),
-            Stack(r"(.*\.experts)\.down_proj", ("down_proj.weight",), transposed=True, inputs=self.experts.size),
+            Stack(
+                r"(.*\.experts)\.down_proj", ("down_proj.weight",), transposed=True,
+                inputs=self.experts.size, beside=("gate_up_proj", c.hidden_size),
+            ),
         )  # fmt: skip
         return c
 

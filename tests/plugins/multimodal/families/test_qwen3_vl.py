@@ -49,6 +49,39 @@ class Qwen3VLReference(DeepReference, PairsReference):
         return deep_features(self.model.model.get_image_features(pixels, grid))
 
 
+@pytest.mark.parametrize(("hidden", "inner"), [(64, 32), (64, 64)], ids=["square gate and up", "square down"])
+@pytest.mark.parametrize("published", [False, True])
+def test_experts_whose_order_one_shape_does_not_tell(
+    hidden: int, inner: int, published: bool, checkpoint: Callable[..., Path], catalog: Any, tmp_path: Path
+) -> None:
+    """transformers saves outputs first, published checkpoints have inputs first; a square tensor is either."""
+    folder = checkpoint("qwen3_vl_moe")
+    config = json.loads((folder / "config.json").read_text())
+    text = config["text_config"]
+    text["moe_intermediate_size"] = inner
+    tensors = load_file(folder / "model.safetensors")
+    shapes = {"gate_up_proj": (2 * inner, hidden), "down_proj": (hidden, inner)}
+    for name in tensors:
+        if ".experts." in name:
+            tensors[name] = torch.randn(len(tensors[name]), *shapes[name.rpartition(".")[2]]) * 0.2
+    stored = {name: tensor.mT.contiguous() if ".experts." in name and published else tensor
+              for name, tensor in tensors.items()}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file(stored, tmp_path / "model.safetensors")
+    model: Any = load(engine_config(tmp_path, "qwen3_vl_moe"), catalog).model
+    moe = model.layers[0].mlp
+    x = torch.randn(5, hidden)
+    gate_up, down = (tensors[f"model.language_model.layers.0.mlp.experts.{part}_proj"] for part in ("gate_up", "down"))
+    logits = x @ tensors["model.language_model.layers.0.mlp.gate.weight"].T
+    shares, chosen = logits.softmax(-1).topk(text["num_experts_per_tok"])
+    expected = torch.zeros_like(x)
+    for row, (places, weights) in enumerate(zip(chosen, shares / shares.sum(-1, keepdim=True), strict=True)):
+        for expert, weight in zip(places, weights, strict=True):
+            gate, up = (gate_up[expert] @ x[row]).chunk(2)
+            expected[row] += weight * (down[expert] @ (torch.nn.functional.silu(gate) * up))
+    torch.testing.assert_close(moe(x), expected, atol=1e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_positions_embeddings_logits_and_tokens_equal_transformers(
     family: str, checkpoint: Callable[..., Path], catalog: Any, prompts: dict[int, Prompt]
