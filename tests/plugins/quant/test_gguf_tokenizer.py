@@ -75,15 +75,23 @@ ALPHABET = [chr(n) if chr(n).isprintable() and n != 32 else "Ġ" for n in range(
         ("deepseek-v3", ["It", "'s", "Ġ", "123", "45", "Ġok", "Ġ", "Ġnow"]),
         ("deepseek-coder", ["It", "'", "s", "Ġ", "1", "2", "3", "4", "5", "Ġok", "Ġ", "Ġnow"]),
         ("falcon", ["It", "'", "s", "Ġ", "123", "45", "Ġok", "Ġ", "Ġnow"]),
+        ("default", ["It", "'", "s", "Ġ", "123", "45", "Ġok", "Ġ", "Ġnow"]),
+        (None, ["It", "'", "s", "Ġ", "123", "45", "Ġok", "Ġ", "Ġnow"]),
+        ("qwen35", ["It", "'s", "Ġ", "1", "2", "3", "4", "5", "Ġok", "Ġ", "Ġnow"]),
         ("stablelm2", ["It", "'s", "Ġ", "1", "2", "3", "4", "5", "Ġok", "Ġ", "Ġnow"]),
         ("tekken", ["It", "'s", "Ġ", "1", "2", "3", "4", "5", "Ġok", "Ġ", "Ġnow"]),
     ],
 )
-def test_text_is_cut_as_the_file_says(pre: str, wanted: list[str], tmp_path: Path) -> None:
-    metadata = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre, "tokenizer.ggml.tokens": ALPHABET}
+def test_text_is_cut_as_the_file_says(
+    pre: str | None, wanted: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    metadata = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ALPHABET}
+    if pre is not None:
+        metadata["tokenizer.ggml.pre"] = pre
     tokenizer: Any = load(tmp_path, metadata)
     found = tokenizer._backend.pre_tokenizer.pre_tokenize_str("It's 12345 ok  now")
     assert [piece for piece, _ in found] == wanted
+    assert ("does not say how its tokenizer splits text" in caplog.text) == (pre in (None, "default"))
 
 
 SCORED = ["<unk>", "<s>", "</s>", *(f"<0x{n:02X}>" for n in range(256)), "<tool>", *"▁abcd,"]

@@ -7,6 +7,7 @@ from typing import Any
 
 from lsv.errors import CheckpointError
 from lsv_quant.gguf.architecture import Architecture, Config
+from lsv_quant.gguf.ends import read_ends
 from lsv_quant.gguf.file import GgufFile, StoredBlocks
 from lsv_quant.gguf.layout import architecture_of, forms, has_own_head, places
 from lsv_quant.gguf.metadata import Metadata
@@ -106,14 +107,10 @@ def _put(config: Config, name: str, value: Any) -> None:
 
 def read_generation(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """The ids that begin and end texts and turns of a conversation."""
-    prefix = "tokenizer.ggml."
-    ends = [metadata.get(f"{prefix}{name}_token_id") for name in ("eos", "eot")]
-    eos = list({end: None for end in ends if type(end) is int})
-    found = {"bos_token_id": metadata.get(f"{prefix}bos_token_id"), "eos_token_id": eos or None}
-    if wrong := [one for one in (*ends, found["bos_token_id"]) if one is not None and type(one) is not int]:
-        raise CheckpointError(
-            f"the GGUF file's special tokens must be token ids, found {wrong[0]!r:.100}", param="model"
-        )
+    begin, ends = metadata.get("tokenizer.ggml.bos_token_id"), read_ends(metadata)
+    if begin is not None and type(begin) is not int:
+        raise CheckpointError(f"the GGUF file's special tokens must be token ids, found {begin!r:.100}", param="model")
+    found = {"bos_token_id": begin, "eos_token_id": ends or None}
     return {key: value for key, value in found.items() if value is not None}
 
 

@@ -13,6 +13,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from lsv.errors import CheckpointError
 from lsv.text.sentencepiece import Pieces, build_bpe, surround
+from lsv_quant.gguf.ends import ends_by_text
 
 log = logging.getLogger(__name__)
 
@@ -56,23 +57,33 @@ class Style(NamedTuple):
 
 
 _LLAMA3 = Style(_CONTRACTIONS + r"\p{N}{1,3}" + _REST, ignore_merges=True, begin=True)
+_QWEN35 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
 _QWEN2 = Style(_CONTRACTIONS + r"\p{N}" + _REST, nfc=True)
 _DIGITS = Style(digits=True)
 _WORDS = r"[一-龥぀-ゟ゠-ヿ]+"
 _V3 = Style(_DEEPSEEK3, (r"\p{N}{1,3}", _WORDS))
 _STYLES = {
-    **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion"), Style()),
+    # what llama.cpp falls back to; files that name no style were written before there were styles
+    "default": Style(r"[0-9][0-9][0-9]", (r"[\p{P}$+<=>^~|]+", _GPT2, r"\p{N}+")),
+    **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "exaone4", "granite-docling"), Style()),
+    **dict.fromkeys(("gigachat", "a.x-4.0", "mellum"), Style()),
     "llama-bpe": _LLAMA3,
     "llama3": _LLAMA3,
     "llama-v3": _LLAMA3,
     "qwen2": _QWEN2,
+    "qwen35": Style(_QWEN35, nfc=True),
     "deepseek-r1-qwen": _QWEN2._replace(nfc=False),
-    **dict.fromkeys(("stablelm2", "hunyuan"), _QWEN2._replace(nfc=False)),
-    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"), _DIGITS),
-    **dict.fromkeys(("falcon3", "falcon-h1", "lfm2"), _LLAMA3),
+    **dict.fromkeys(("stablelm2", "hunyuan", "solar-open", "grok-2"), _QWEN2._replace(nfc=False)),
+    **dict.fromkeys(
+        ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"), _DIGITS
+    ),
+    **dict.fromkeys(("falcon3", "falcon-h1", "lfm2", "pixtral", "midm-2.0"), _LLAMA3),
     **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe", "glm4"), _LLAMA3._replace(ignore_merges=False, begin=False)),
-    **dict.fromkeys(("gpt-4o", "llama4"), Style(_O200K)),
-    **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), _V3),
+    **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "minimax-m2"), Style(_O200K)),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"), _V3),
     "deepseek-coder": Style(r"\p{N}", (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+")),
     "bloom": Style(r" ?[^(\s|.,!?…。，、।۔،)]+"),
     "seed-coder": Style(_CONTRACTIONS + r"\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"),
@@ -88,7 +99,7 @@ class Vocabulary:
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         self._metadata = metadata
         self.tokens: list[str] = self.list_of("tokens", str, [])
-        self.kinds: list[int] = self.list_of("token_type", int, [_NORMAL] * len(self.tokens))
+        self.kinds: list[int] = [*self.list_of("token_type", int, [_NORMAL] * len(self.tokens))]
         self.scores: list[float] = self.list_of("scores", float, [0.0] * len(self.tokens))
         if (longest := max(map(len, self.tokens), default=0)) > _MOST_CHARACTERS:
             raise CheckpointError(f"the GGUF file has a token of {longest} characters; models have none", param="model")
@@ -97,6 +108,8 @@ class Vocabulary:
                 f"the GGUF file has {len(self.tokens)} tokens, {len(self.kinds)} kinds and {len(self.scores)} scores",
                 param="model",
             )
+        for end in ends_by_text(self.tokens, self.kinds):
+            self.kinds[end] = _CONTROL  # some files call it an ordinary token, which text would be merged into
 
     def get(self, key: str, default: Any = None) -> Any:
         return self._metadata.get(f"tokenizer.ggml.{key}", default)
@@ -126,7 +139,12 @@ class Vocabulary:
 def write_tokenizer(metadata: Mapping[str, Any], folder: Path) -> None:
     """The tokenizer's files; for an unknown kind a warning instead of tokenizer.json: ``--tokenizer`` names another."""
     vocabulary = Vocabulary(metadata)
-    kind, style = vocabulary.get("model"), vocabulary.get("pre", "gpt-2")
+    kind, style = vocabulary.get("model"), vocabulary.get("pre") or "default"
+    if kind == "gpt2" and style == "default":
+        log.warning(
+            "the GGUF file does not say how its tokenizer splits text: as llama.cpp does then, which may not be the "
+            "model's own way; another tokenizer is named with --tokenizer"
+        )
     make = _maker(kind, style)
     if make is not None:
         try:
