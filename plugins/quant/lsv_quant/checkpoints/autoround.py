@@ -12,7 +12,15 @@ from typing import Any
 from lsv.weights.quantizer import Role, within
 from lsv_quant.checkpoints.awq import AwqPacking
 from lsv_quant.checkpoints.gptq import BITS, GptqPacking
-from lsv_quant.checkpoints.packed import PackedWeights, Packing, by_layer, compiled, group_size, layer_names
+from lsv_quant.checkpoints.packed import (
+    PackedWeights,
+    Packing,
+    by_layer,
+    compiled,
+    expect_plain_activations,
+    group_size,
+    layer_names,
+)
 from lsv_quant.checkpoints.scheme import Scheme
 
 _LIKE_GPTQ = (
@@ -24,17 +32,6 @@ _FORMATS = _LIKE_GPTQ + _LIKE_GPTQ_V2 + _LIKE_AWQ
 """Values of ``packing_format``; older checkpoints give the kernel they were for, under ``backend``."""
 _BLOCKS = ("block_name_to_quantize", "to_quant_block_names", "quant_block_list")
 _WORDS = re.compile(r"[\w.]+")
-# fmt: off
-_DESCRIBED = (
-    "amp", "autoround_version", "batch_size", "damp_percent", "dataset", "enable_alg_ext", "enable_minmax_tuning",
-    "enable_norm_bias_tuning", "enable_quanted_input", "enable_torch_compile", "gradient_accumulate_steps", "iters",
-    "low_cpu_mem_usage", "low_gpu_mem_usage", "lr", "minmax_lr", "model_free", "momentum", "not_use_best_mse",
-    "nsamples", "sampler", "scale_dtype", "seed", "seqlen", "supported_types", "true_sequential",
-)
-# fmt: on
-"""Keys that describe how the checkpoint was made; ignored."""
-_OF_ACTIVATIONS = ("act_data_type", "act_dynamic", "act_group_size", "act_sym")
-"""Keys that have no effect while activations keep 16 bits."""
 
 
 def make(quantization_config: Mapping[str, Any]) -> PackedWeights:
@@ -48,14 +45,13 @@ def make(quantization_config: Mapping[str, Any]) -> PackedWeights:
         group=group_size(scheme, "group_size"),
         symmetric=scheme.choose("sym", (True, False), True),
     )
-    _expect_plain_activations(scheme)
+    expect_plain_activations(scheme)
     layers = AutoRoundLayers(
         packing,
         head=scheme.choose("quant_lm_head", (True, False), False),
         blocks=tuple(name for key in _BLOCKS for name in layer_names(scheme, key)),
         overrides={key: _override(format, packing, key, changes) for key, changes in by_layer(scheme, "extra_config")},
     )
-    scheme.pass_over(*_DESCRIBED)
     scheme.finish()
     return PackedWeights("auto-round", layers)
 
@@ -79,16 +75,9 @@ def _override(format: str, packing: Packing, key: str, changes: Scheme) -> Packi
         return None
     group = group_size(changes, "group_size", packing.group)
     symmetric = changes.choose("sym", (True, False), packing.symmetric)
-    _expect_plain_activations(changes)
+    expect_plain_activations(changes)
     changes.finish()
     return _packing(format, bits, group, symmetric)
-
-
-def _expect_plain_activations(scheme: Scheme) -> None:
-    """Whether weights are integers as well."""
-    scheme.choose("data_type", ("int",), "int")
-    scheme.choose("act_bits", (16, 32), 16)
-    scheme.pass_over(*_OF_ACTIVATIONS)
 
 
 @dataclass(frozen=True, slots=True)

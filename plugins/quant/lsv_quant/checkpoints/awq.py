@@ -6,32 +6,30 @@ eight codes of a word belong to outputs 0, 2, 4, 6, 1, 3, 5 and 7.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from lsv.weights.codebook import from_nibbles
 from lsv.weights.quantizer import Role, StoredTensor, WithIgnored
-from lsv_quant.checkpoints.packed import PackedWeights, Packing, group_size, layer_names
+from lsv_quant.checkpoints.packed import (
+    PackedWeights,
+    Packing,
+    by_layer,
+    compiled,
+    expect_plain_activations,
+    group_size,
+    layer_names,
+)
 from lsv_quant.checkpoints.scheme import Scheme
 
 _OUTPUTS = (0, 2, 4, 6, 1, 3, 5, 7)
 _LOW_HALVES = 0x0F0F0F0F
 _CHUNK = 256
 """Words of a row unpacked at a time."""
-# fmt: off
-_DESCRIBED = (
-    "act_group_aware", "batch_size", "block_name_to_quantize", "cache_block_outputs", "damp_auto_increment",
-    "damp_percent", "dataset", "exllama_config", "fuse_max_seq_len", "max_input_length", "meta", "model_seqlen",
-    "module_name_preceding_first_block", "modules_in_block_to_quantize", "modules_to_fuse", "do_fuse", "pad_token_id",
-    "static_groups", "sym", "tokenizer", "true_sequential",
-)
-# fmt: on
-"""Keys that describe how the checkpoint was produced or is run elsewhere, or that transformers writes for every method;
-ignored.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +68,7 @@ def make(quantization_config: Mapping[str, Any]) -> WithIgnored:
     scheme.choose("backend", ("auto", "autoawq", "auto_awq", "gptqmodel"), "auto")
     scheme.choose("pack_dtype", ("int32",), "int32")
     scheme.choose("desc_act", (False,), False)
+    expect_plain_activations(scheme)
     once = group_size(scheme, "q_group_size") if "q_group_size" in scheme.json else None
     packing = AwqPacking(
         bits=scheme.choose("bits", (4,), scheme.choose("w_bit", (4,), 4)),
@@ -78,10 +77,28 @@ def make(quantization_config: Mapping[str, Any]) -> WithIgnored:
     )
     head = scheme.choose("lm_head", (True, False), False)
     skipped = layer_names(scheme, "modules_to_not_convert")
-    scheme.pass_over(*_DESCRIBED)
+    overrides = [_override(packing, *entry) for entry in by_layer(scheme, "dynamic")]
+    scheme.pass_over("modules_in_block_to_quantize", "sym")  # transformers writes the one for every method
     scheme.finish()
 
     def packings(names: Sequence[str], role: Role) -> AwqPacking | None:
-        return packing if head or role != "head" else None
+        if role == "head" and not head:
+            return None
+        return next((meant for pattern, meant in overrides if any(map(pattern.match, names))), packing)
 
     return WithIgnored(PackedWeights("awq", packings), skipped)
+
+
+def _override(packing: AwqPacking, key: str, changes: Scheme) -> tuple[re.Pattern[str], AwqPacking | None]:
+    """An entry of GPTQModel's ``dynamic``: ``-:`` and a pattern for layers left plain, else a pattern for layers packed
+    differently.
+    """
+    pattern = compiled(re.sub(r"^[+-]:", "", key), changes)
+    if key.startswith("-:"):
+        return pattern, None
+    changes.choose("bits", (packing.bits,), packing.bits)
+    group = group_size(changes, "group_size", packing.group)
+    symmetric = changes.choose("sym", (True, False), packing.symmetric)
+    symmetric = not changes.choose("zero_point", (True, False), not symmetric)
+    changes.finish()
+    return pattern, replace(packing, group=group, symmetric=symmetric)

@@ -29,8 +29,6 @@ from lsv_quant.checkpoints.compressed_forms import (
 from lsv_quant.checkpoints.scheme import Scheme
 from lsv_quant.recognise import SPARSE
 
-_DESCRIBED = ("quantization_status", "global_compression_ratio", "version", "kv_cache_scheme")
-"""Keys that describe how the checkpoint was made, or that the KV cache reads."""
 _FORMATS = (
     "int-quantized", "float-quantized", "naive-quantized", "pack-quantized", "nvfp4-pack-quantized",
     "mxfp4-pack-quantized", "mxfp8-quantized", "marlin-24", "dense",
@@ -91,10 +89,10 @@ def make(quantization_config: Mapping[str, Any]) -> CompressedTensors:
     sparse = _is_sparse(scheme.inner("sparsity_config"))
     ignored = _names(scheme, "ignore")
     groups = scheme.inner("config_groups")
-    if (groups is None or not groups.json) and not sparse:
-        raise scheme.error("config_groups is empty: expected at least one group of layers")
+    cache_alone = isinstance(scheme.json.get("kv_cache_scheme"), Mapping)
+    if (groups is None or not groups.json) and not (sparse or cache_alone):
+        raise scheme.error("config_groups is empty: expected at least one group of layers, or a kv_cache_scheme")
     found = () if groups is None else tuple(_read_group(groups.inner(name), format) for name in groups.json)
-    scheme.pass_over(*_DESCRIBED)
     scheme.finish()
     return CompressedTensors(found, ignored)
 

@@ -17,9 +17,6 @@ from lsv_quant.checkpoints.forms import PlainHead, float8_format, input_scale
 from lsv_quant.checkpoints.scheme import Scheme
 from lsv_quant.checkpoints.stored import Blocks
 
-_DESCRIBED = ("dequantize", "kv_cache_scheme")
-"""Keys for other runtimes, or for the KV cache; ignored here."""
-
 
 def make(quantization_config: Mapping[str, Any]) -> Quantizer:
     scheme = Scheme(quantization_config)
@@ -28,9 +25,9 @@ def make(quantization_config: Mapping[str, Any]) -> Quantizer:
     dynamic = scheme.choose("activation_scheme", ("dynamic", "static"), "dynamic") == "dynamic"
     scheme.choose("scale_fmt", ("float", "ue8m0"), "float")  # in either case they are stored as numbers
     scheme.choose("expert_dtype", ("fp8",), "fp8")
+    _expect_floats(scheme)
     block = scheme.counts("weight_block_size", 2)
     skipped = scheme.names("modules_to_not_convert") + scheme.names("ignored_layers")
-    scheme.pass_over(*_DESCRIBED)
     scheme.finish()
     # checkpoints that state a block size, even null, call the scales by other names
     inverse = "weight_block_size" in quantization_config
@@ -38,6 +35,18 @@ def make(quantization_config: Mapping[str, Any]) -> Quantizer:
     blocks = Blocks() if block is None else Blocks(*block)
     format = float8_format("fp8", blocks, input_scale(activation), scale=weight, rounded=dynamic)
     return WithIgnored(PlainHead(format), skipped)
+
+
+def _expect_floats(scheme: Scheme) -> None:
+    """AutoRound's keys, which say what the format does anyway. Raises ``CheckpointError`` where they say another."""
+    for key in ("bits", "act_bits"):
+        scheme.choose(key, (8,), 8)
+    for key in ("data_type", "act_data_type"):
+        scheme.choose(key, ("fp", "fp8", "fp8_e4m3", "float", "float8_e4m3fn"), "fp")
+    for key in ("sym", "act_sym"):
+        scheme.choose(key, (True,), True)
+    scheme.choose("group_size", (-1, 0), -1)
+    scheme.pass_over("act_dynamic", "act_group_size")  # activation_scheme says it
 
 
 def make_fbgemm(quantization_config: Mapping[str, Any]) -> Quantizer:

@@ -19,7 +19,15 @@ from torch import nn
 from lsv.errors import CheckpointError
 from lsv.weights.codebook import Codebook, from_nibbles, to_nibbles
 from lsv.weights.quantizer import Linear, LinearLayer, Role, StoredTensor, within
-from lsv_quant.checkpoints.packed import PackedWeights, Packing, by_layer, compiled, group_size, layer_names
+from lsv_quant.checkpoints.packed import (
+    PackedWeights,
+    Packing,
+    by_layer,
+    compiled,
+    expect_plain_activations,
+    group_size,
+    layer_names,
+)
 from lsv_quant.checkpoints.scheme import Scheme
 from lsv_quant.checkpoints.stored import Held, in_order, order_of_groups
 from lsv_quant.tables import NIBBLES
@@ -30,17 +38,6 @@ _MARLIN = {"marlin": (4,), "marlin_24": (4, 8)}
 _FORMATS = ("gptq", "gptq_v2", *_MARLIN)
 _ROWS = 256
 """Outputs whose codes are spread at a time."""
-# fmt: off
-_DESCRIBED = (
-    "act_group_aware", "amp", "autoround_version", "backend", "batch_size", "block_name_to_quantize",
-    "cache_block_outputs", "damp_auto_increment", "damp_percent", "dataset", "disable_exllama", "enable_minmax_tuning",
-    "enable_norm_bias_tuning", "enable_quanted_input", "exllama_config", "gradient_accumulate_steps", "iters",
-    "low_gpu_mem_usage", "lr", "max_input_length", "meta", "minmax_lr", "model_file_base_name", "model_name_or_path",
-    "model_seqlen", "module_name_preceding_first_block", "mse", "nsamples", "pad_token_id", "scale_dtype", "seqlen",
-    "static_groups", "to_quant_block_names", "tokenizer", "true_sequential", "use_cuda_fp16", "use_exllama",
-)
-# fmt: on
-"""Keys that describe how the checkpoint was made or is run elsewhere; ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +138,7 @@ def make(quantization_config: Mapping[str, Any]) -> PackedWeights:
     if scheme.choose("is_marlin_format", (True, False), False):
         format = "marlin"  # as AutoGPTQ said it up to 0.7.1
     scheme.choose("pack_dtype", ("int32",), "int32")
-    scheme.choose("data_type", ("int",), "int")
+    expect_plain_activations(scheme)
     packing = GptqPacking(
         bits=scheme.choose("bits", _MARLIN.get(format, BITS)),
         group=group_size(scheme, "group_size"),
@@ -155,7 +152,6 @@ def make(quantization_config: Mapping[str, Any]) -> PackedWeights:
         only=layer_names(scheme, "modules_in_block_to_quantize"),
         overrides=tuple(_override(packing, *entry) for entry in by_layer(scheme, "dynamic")),
     )
-    scheme.pass_over(*_DESCRIBED)
     scheme.finish()
     return PackedWeights("gptq", layers)
 
@@ -174,6 +170,5 @@ def _override(packing: GptqPacking, key: str, changes: Scheme) -> tuple[re.Patte
         symmetric=changes.choose("sym", (True, False), packing.symmetric),
         ordered=changes.choose("desc_act", (True, False), packing.ordered),
     )
-    changes.pass_over(*_DESCRIBED)
     changes.finish()
     return pattern, changed

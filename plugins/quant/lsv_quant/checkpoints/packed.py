@@ -151,7 +151,14 @@ def by_layer(scheme: Scheme, key: str) -> Iterator[tuple[str, Scheme]]:
     found = scheme.inner(key)
     if found is not None:
         for name, changes in found.json.items():
-            yield name, Scheme(changes or {}, f"{found.where}.{name}")
+            yield name, found.below(name, changes or {})
+
+
+def expect_plain_activations(scheme: Scheme) -> None:
+    """Take AutoRound's keys of numbers: weights must be integers, and activations keep 16 bits or more."""
+    scheme.choose("data_type", ("int",), "int")
+    scheme.choose("act_bits", (16, 32), 16)
+    scheme.pass_over("act_data_type", "act_dynamic", "act_group_size", "act_sym")
 
 
 def compiled(pattern: str, scheme: Scheme) -> re.Pattern[str]:

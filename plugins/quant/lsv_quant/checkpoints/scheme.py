@@ -1,9 +1,11 @@
 """Reading ``quantization_config`` and the like: anything that is not understood or can't be honoured is refused by
-name.
+name, and what only describes a checkpoint is passed over.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -11,16 +13,45 @@ from lsv.errors import CheckpointError
 
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+
+# fmt: off
+_DESCRIPTIVE = frozenset((
+    "act_group_aware", "amp", "autoround_version", "backend", "batch_size", "block_name_to_quantize",
+    "cache_block_outputs", "damp_auto_increment", "damp_percent", "dataset", "dequantize", "disable_exllama",
+    "do_fuse", "enable_alg_ext", "enable_minmax_tuning", "enable_norm_bias_tuning", "enable_quanted_input",
+    "enable_torch_compile", "exllama_config", "fuse_max_seq_len", "global_compression_ratio",
+    "gradient_accumulate_steps", "iters", "kv_cache_scheme", "low_cpu_mem_usage", "low_gpu_mem_usage", "lr",
+    "max_input_length", "meta",
+    "minmax_lr", "model_file_base_name", "model_free", "model_name_or_path", "model_seqlen",
+    "module_name_preceding_first_block", "modules_to_fuse", "momentum", "mse", "not_use_best_mse", "nsamples",
+    "pad_token_id", "quantization_status", "quantizer", "sampler", "scale_dtype", "seed", "seqlen",
+    "static_attention_granularity", "static_groups", "static_kv_granularity", "supported_types",
+    "to_quant_block_names", "tokenizer", "true_sequential", "use_cuda_fp16", "use_exllama", "version",
+))
+"""Keys of every format's writers that say how a checkpoint was made or is run elsewhere, or that the KV cache reads."""
+_WRITERS = frozenset((
+    "author", "creator", "framework", "generator", "library", "producer", "provider", "quantized_by", "tool", "toolkit",
+    "writer",
+))
+"""Keys under which writers name themselves."""
+_REPEATED = ("method", "quantization_method")
+"""Keys that repeat ``quant_method``."""
+# fmt: on
+
 
 class Scheme:
     """A JSON object that knows which of its keys have not been read. ``where`` is its file and place there, for
     messages.
     """
 
-    def __init__(self, json: Any, where: str = "config.json: quantization_config") -> None:
+    def __init__(
+        self, json: Any, where: str = "config.json: quantization_config", path: Sequence[str] = ("quantization_config",)
+    ) -> None:
+        """``path`` is where the object is in config.json."""
         if not isinstance(json, Mapping):
             raise CheckpointError(f"{where} must be an object, got {json!r}")
-        self.json, self.where = json, where
+        self.json, self.where, self.path = json, where, tuple(path)
         self._left = set(json)
 
     def choose(self, key: str, allowed: Sequence[T], default: T | None = None) -> T:
@@ -67,18 +98,47 @@ class Scheme:
         """The object under ``key``, None if it is absent or null."""
         self._left.discard(key)
         value = self.json.get(key)
-        return None if value is None else Scheme(value, f"{self.where}.{key}")
+        return None if value is None else self.below(key, value)
+
+    def below(self, key: str, value: Any) -> Scheme:
+        """What an object has under ``key``."""
+        return Scheme(value, f"{self.where}.{key}", (*self.path, key))
 
     def pass_over(self, *keys: str) -> None:
         """Mark keys as read that do not affect the result, or that others read."""
         self._left.difference_update(keys)
 
     def finish(self) -> None:
-        """Raise ``CheckpointError`` naming the unread keys, except those with empty or false values."""
-        unknown = sorted(key for key in self._left if self.json[key] not in (None, False, "", [], {}))
+        """Raise ``CheckpointError`` naming the unread keys that may change what weights mean.
+
+        Empty and false values ask for nothing. The log names other keys that are not known to any format.
+        """
+        left = sorted(key for key in self._left - _DESCRIPTIVE if self.json[key] not in (None, False, "", [], {}))
+        named = [key for key in left if self._names_writer(key)]
+        if named:
+            log.info("%s: keys that only name the writer are passed over: %s", self.where, self._shown(named))
+        unknown = [key for key in left if key not in named]
         if unknown:
-            found = ", ".join(f"{key} = {self.json[key]!r}" for key in unknown)
-            raise self.error(f"{found} can't be honoured: nothing is known about it")
+            raise self.error(
+                f"{self._shown(unknown)} can't be honoured: nothing is known about it. If it does not change what "
+                f"weights mean, start with --hf-overrides '{self._without(unknown)}'"
+            )
+
+    def _names_writer(self, key: str) -> bool:
+        """Whether a key repeats the format's name, or names a tool."""
+        value = self.json[key]
+        repeated = key in _REPEATED and value == self.json.get("quant_method")
+        return isinstance(value, str) and (key in _WRITERS or repeated)
+
+    def _shown(self, keys: Sequence[str]) -> str:
+        return ", ".join(f"{key} = {self.json[key]!r:.100}" for key in keys)
+
+    def _without(self, keys: Sequence[str]) -> str:
+        """What replaces keys by null."""
+        changes: dict[str, Any] = dict.fromkeys(keys)
+        for key in reversed(self.path):
+            changes = {key: changes}
+        return json.dumps(changes)
 
     def error(self, problem: str) -> CheckpointError:
         return CheckpointError(f"{self.where}: {problem}")
