@@ -7,6 +7,7 @@ environment that ``transformers`` documents for them ("Chat templates", writing 
 from __future__ import annotations
 
 import json
+import logging
 import re
 import secrets
 from collections import Counter
@@ -23,6 +24,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from lsv.errors import BadRequest, CheckpointError
 from lsv.text.message_forms import MessageForms
+
+log = logging.getLogger(__name__)
 
 Message = Mapping[str, Any]
 ContentFormat = Literal["auto", "string", "openai"]
@@ -146,12 +149,16 @@ def is_name(template: str) -> bool:
 
 
 def read_templates(directory: Path, declared: object) -> dict[str, str]:
-    """The templates of a tokenizer folder by name; files win over what tokenizer_config.json ``declared``."""
-    file = directory / "chat_template.jinja"
-    templates = {_DEFAULT: file.read_text(encoding="utf-8")} if file.is_file() else {}
-    for extra in sorted((directory / "additional_chat_templates").glob("*.jinja")):
-        templates[extra.stem] = extra.read_text(encoding="utf-8")
-    if templates:
+    """The templates of a tokenizer folder by name.
+
+    The order is that of transformers: a processor's own template, files, what tokenizer_config.json ``declared``.
+    """
+    own = _read_processor_template(directory)
+    if own is not None:
+        if declared is not None and declared != own:
+            log.info("%s: the processor's chat template goes before that of tokenizer_config.json", directory)
+        declared = own
+    elif templates := _read_files(directory):
         return templates
     if isinstance(declared, str):
         return {_DEFAULT: declared}
@@ -161,6 +168,26 @@ def read_templates(directory: Path, declared: object) -> dict[str, str]:
     if not all(isinstance(text, str) for pair in pairs for text in pair):
         raise CheckpointError(f"{directory}: each of several chat templates must have a name and a template, as texts")
     return {str(name): str(text) for name, text in pairs}
+
+
+def _read_files(directory: Path) -> dict[str, str]:
+    """The templates in files of their own."""
+    file = directory / "chat_template.jinja"
+    templates = {_DEFAULT: file.read_text(encoding="utf-8")} if file.is_file() else {}
+    for extra in sorted((directory / "additional_chat_templates").glob("*.jinja")):
+        templates[extra.stem] = extra.read_text(encoding="utf-8")
+    return templates
+
+
+def _read_processor_template(directory: Path) -> object:
+    """The chat template that a processor's JSON files have; None for a folder without a processor."""
+    from lsv.text.backends import read_json  # the process that renders templates needs no tokenizer
+
+    config = directory / "processor_config.json"
+    if not (config.is_file() or (directory / "preprocessor_config.json").is_file()):
+        return None
+    found = (read_json(file).get("chat_template") for file in (config, directory / "chat_template.json"))
+    return next((template for template in found if template is not None), None)
 
 
 def _prepare(message: Message, forms: MessageForms, content_format: ContentFormat) -> dict[str, Any]:
