@@ -246,6 +246,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Classes of batched logits processors, ``package.module:Class``, in the order in which they go."""
     adapters: AdapterOptions | None = None
     """None where none are served."""
+    vocab_size: int | None = None
+    """Tokens of the model as config.json says; None where it does not."""
     encoded: EncodedText | None = None
     """How prompts that are encoded become requests; None where the model reads a prompt as the answer's beginning."""
     encoder_cache_tokens: int = 16384

@@ -32,7 +32,7 @@ from lsv.resolve.files import (
 from lsv.resolve.generation import generation_folder, sampling_overrides
 from lsv.resolve.hardware import choose_depth, choose_platform, refuse_pairs
 from lsv.resolve.lengths import mapping_of, own_length
-from lsv.resolve.locate import default_model, merge, read_config
+from lsv.resolve.locate import default_model, merge, read_config, read_vocab_size
 from lsv.resolve.offload import caching
 from lsv.resolve.overrides import read_overrides
 from lsv.resolve.pooling import choose_pooler, find_offer, is_cached
@@ -122,6 +122,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         grammars=choose_backend(catalog, grammar_backend(settings)),
         logits_processors=settings["logits_processors"],
         adapters=adapter_options(settings, catalog.offers(ModelAlias)),
+        vocab_size=read_vocab_size(checkpoint),
         encoded=read_encoded(checkpoint, folder, model, choices),
         encoder_cache_tokens=settings["encoder_cache_tokens"] or min(max(length, _LEAST_ENCODED), _MOST_ENCODED),
         seed=settings["seed"],

@@ -113,6 +113,14 @@ def language_of(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     return key, found
 
 
+def read_vocab_size(config: Mapping[str, Any]) -> int | None:
+    """How many tokens a model has by its config.json; None where that does not say, or source and target differ."""
+    if "src_vocab_size" in config:
+        return None
+    found = language_of(config)[1].get("vocab_size", config.get("vocab_size"))
+    return found if type(found) is int else None
+
+
 def read_object(file: Path) -> dict[str, Any] | None:
     """The JSON object that a file of a checkpoint holds, or None where there is no such file.
 

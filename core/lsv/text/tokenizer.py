@@ -5,6 +5,7 @@ Reads the files itself (``tokenizers`` alone, no transformers): loading costs 0.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -25,9 +26,13 @@ from lsv.text.frame import Frame, find_frame
 from lsv.text.pairs import encode_pairs
 from lsv.text.spelling import find_spelling
 
+log = logging.getLogger(__name__)
+
 TEMPLATES = Path(__file__).with_name("templates")
 """Chat templates that lsv has, by the names of their files."""
 _METASPACE = "▁"
+_PADDING = 256
+"""Rows by which an embedding may be padded, however small it is."""
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
@@ -295,8 +300,30 @@ class NoTokenizer(Tokenizer):
 
 
 def open_tokenizer(config: EngineConfig, *, skip: bool) -> Tokenizer:
-    """The tokenizer of an engine, or what stands in for it. Raises ``CheckpointError``."""
-    return NoTokenizer(config.tokenizer) if skip else Tokenizer.of(config)
+    """The tokenizer of an engine, or what stands in for it.
+
+    Raises ``CheckpointError``, and ``ConfigError`` for another model's tokenizer.
+    """
+    if skip:
+        return NoTokenizer(config.tokenizer)
+    tokenizer = Tokenizer.of(config)
+    if config.vocab_size is not None:
+        _check_size(tokenizer.vocab_size, config.vocab_size, config.tokenizer)
+    return tokenizer
+
+
+def _check_size(tokens: int, rows: int, place: str) -> None:
+    """Raises ``ConfigError`` for a tokenizer with far fewer or more ``tokens`` than the model has ``rows`` for."""
+    if tokens < rows - max(rows // 10, _PADDING) or tokens > rows + rows // 100:
+        raise ConfigError(
+            f"the tokenizer {place} has {tokens} tokens, and the model has {rows}: it is another model's. Name the "
+            "model's own with --tokenizer, or use token ids with --skip-tokenizer-init",
+            param="tokenizer",
+        )
+    if tokens > rows:
+        log.warning("the tokenizer has %d tokens, and the model %d: prompts with later ones are refused", tokens, rows)
+    elif tokens < rows:
+        log.info("the tokenizer has %d tokens, and the model %d: the others are padding or reserved", tokens, rows)
 
 
 def _folder_of(place: str | Path) -> Path:

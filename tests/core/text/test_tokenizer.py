@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
 import shutil
 import subprocess
@@ -16,8 +17,9 @@ import tokenizers
 
 import lsv_demo
 from lsv.errors import BadRequest, CheckpointError, ConfigError
+from lsv.testing.fakes.client import fake_config
 from lsv.testing.fakes.text import letters
-from lsv.text.tokenizer import NoTokenizer, Tokenizer
+from lsv.text.tokenizer import NoTokenizer, Tokenizer, open_tokenizer
 
 DEMO = Path(lsv_demo.__file__).parent / "checkpoint"
 
@@ -361,3 +363,46 @@ def test_loading_imports_no_transformers():
     )
     done = subprocess.run([sys.executable, "-c", code, str(DEMO)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (49_152, "is another model's"),  # GGUF of SmolLM2 beside a tokenizer of the demo
+        (1_330, "is another model's"),
+        (1_000, "is another model's"),
+        (1_280, "padding or reserved"),
+        (1_020, "prompts with later ones are refused"),
+        (1_024, ""),
+        (None, ""),
+    ],
+)
+def test_a_tokenizer_of_another_model_is_refused(
+    rows: int | None, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    vocabulary = {str(number): number for number in range(1024)}
+    tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary)).save(str(tmp_path / "tokenizer.json"))
+    caplog.set_level(logging.INFO)
+    config = fake_config(tokenizer=str(tmp_path), vocab_size=rows)
+    if "another" in said:
+        with pytest.raises(ConfigError, match=f"has 1024 tokens, and the model has {rows}: it {said}"):
+            open_tokenizer(config, skip=False)
+    else:
+        assert open_tokenizer(config, skip=False).vocab_size == 1024
+        assert said in caplog.text
+        assert bool(caplog.text) == bool(said)
+    assert open_tokenizer(config, skip=True).vocab_size == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "tokens"),
+    [
+        (102_400, 100_015), (51_200, 50_295), (129_280, 128_815), (152_064, 151_665), (262_144, 262_145),
+        (30_522, 30_522), (50_432, 50_277), (202_048, 201_135),
+    ],
+    ids=["DeepSeek", "Phi-2", "DeepSeek-V3", "Qwen2.5", "Gemma 3", "BERT", "GPT-NeoX", "Llama 4"],
+)  # fmt: skip
+def test_published_models_keep_their_tokenizers(rows: int, tokens: int, tmp_path: Path):
+    vocabulary = {str(number): number for number in range(tokens)}
+    tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary)).save(str(tmp_path / "tokenizer.json"))
+    assert open_tokenizer(fake_config(tokenizer=str(tmp_path), vocab_size=rows), skip=False).vocab_size == tokens
