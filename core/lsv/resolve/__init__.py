@@ -25,6 +25,7 @@ from lsv.resolve.files import (
     hub_of,
     loader_options,
     model_folder,
+    refuse_foreign,
     remote_code,
     tokenizer_folder,
     tokenizer_place,
@@ -62,6 +63,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
     catalog, choices = plugins.catalog, Choices()
     name = settings["model"] or default_model(catalog)
     folder = model_folder(name, settings, catalog)
+    refuse_foreign(folder, settings["load_format"])
     overrides, parts = read_overrides(folder, settings, catalog, choices)
     checkpoint = read_config(folder, overrides)
     architecture, model = _choose_model(settings["model_impl"], checkpoint, folder, catalog, choices)
@@ -95,7 +97,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         attention_next=tuple(other.name for other in others if block_size in other.block_sizes),
         quantization=_choose_quantizer(settings["quantization"], checkpoint, catalog, choices),
         quantization_ignore=_choose_ignored(settings, checkpoint),
-        load_format=check_load_format(settings["load_format"], catalog),
+        load_format=check_load_format(settings["load_format"], folder, catalog),
         remote_code=remote_code(settings),
         loader=loader_options(settings, choices),
         dtype=dtype,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from lsv.errors import ConfigError
 from lsv.offers import CheckpointOffer
 from lsv.plugins.catalog import Catalog
 from lsv.processes.confinement.terms import Mode
-from lsv.resolve.hub import Hub, fetch_code, is_name
+from lsv.resolve.hub import SAVED_BY_TORCH, Hub, fetch_code, is_name
 from lsv.resolve.locate import locate_model
 from lsv.settings import Settings
 
@@ -18,6 +19,22 @@ _LOAD_FORMATS = ("auto", "safetensors", "pt", "sharded_state", "dummy")
 _TEKKEN = "tekken.json"
 _READING_FASTER = {"enable_multithread_load", "num_threads"}
 """What other servers read weights faster by."""
+_FOREIGN = (
+    ("openvino_model.xml", "OpenVINO"),
+    ("openvino/*.xml", "OpenVINO"),
+    ("*.onnx", "ONNX"),
+    ("onnx/*.onnx", "ONNX"),
+    ("*.engine", "TensorRT"),
+    ("tf_model.h5", "TensorFlow"),
+    ("flax_model.msgpack", "Flax"),
+    ("*.mlmodelc", "Core ML"),
+    ("*.mlpackage", "Core ML"),
+    ("*.tflite", "TensorFlow Lite"),
+)
+"""Models of other programs by their files."""
+_CTRANSLATE2 = "model.bin"
+_HEADER = 64
+"""Bytes of such a file that tell whose it is."""
 
 
 def hub_of(settings: Settings, revision: str | None) -> Hub:
@@ -78,12 +95,20 @@ def tokenizer_place(settings: Settings, folder: Path) -> Path:
     return folder / _TEKKEN
 
 
-def check_load_format(asked: str, catalog: Catalog) -> str:
-    """The format, if there is one of the name. Raises ``ConfigError``."""
-    known = (*_LOAD_FORMATS, *(offer.name for offer in catalog.offers(CheckpointOffer)))
+def check_load_format(asked: str, folder: Path, catalog: Catalog) -> str:
+    """The format, if there is one of the name and the folder may be of it. Raises ``ConfigError``."""
+    offers = {offer.name: offer for offer in catalog.offers(CheckpointOffer)}
+    known = (*_LOAD_FORMATS, *offers)
     if asked not in known:
         raise ConfigError(
             f"load_format {asked} is not one of {', '.join(known)}: save the checkpoint as safetensors",
+            param="load_format",
+        )
+    offer = offers.get(asked)
+    if offer is not None and offer.single_files and not offer.recognises(str(folder)):
+        raise ConfigError(
+            f"load_format {asked}: {folder} is read from other files; name a file {offer.single_files} as the model, "
+            "or leave load_format out",
             param="load_format",
         )
     return asked
@@ -104,3 +129,38 @@ def loader_options(settings: Settings, choices: Choices) -> dict[str, Any]:
             param="model_loader_extra_config",
         )
     return given
+
+
+def refuse_foreign(folder: Path, load_format: str) -> None:
+    """Raises ``ConfigError`` for a folder that holds another program's model and no weights that can be read."""
+    if load_format == "dummy" or any(folder.glob("*.safetensors")):
+        return
+    if _is_ctranslate2(folder / _CTRANSLATE2):
+        found = f"{_CTRANSLATE2} is a model of CTranslate2"
+    elif any(file for pattern in SAVED_BY_TORCH for file in folder.glob(pattern)):
+        return
+    else:
+        named = ((file, name) for pattern, name in _FOREIGN for file in sorted(folder.glob(pattern)))
+        file, name = next(named, (None, ""))
+        if file is None:
+            return
+        found = f"{file.relative_to(folder)} is a model of {name}"
+    raise ConfigError(
+        f"{folder}: {found}, which lsv does not read: give the model's original checkpoint, with config.json and "
+        "*.safetensors",
+        param="model",
+    )
+
+
+def _is_ctranslate2(file: Path) -> bool:
+    """Whether a file is CTranslate2's: a version (uint32) and the name of a specification, such as WhisperSpec."""
+    try:
+        with file.open("rb") as opened:
+            begin = opened.read(_HEADER)
+    except OSError:
+        return False
+    if len(begin) < _HEADER:
+        return False
+    version, length = struct.unpack_from("<IH", begin)
+    name = begin[6 : 6 + length]
+    return 0 < version < 100 and len(name) == length and bool(name.rstrip(b"\0").endswith(b"Spec"))

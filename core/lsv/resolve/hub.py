@@ -15,7 +15,7 @@ from lsv.errors import CheckpointError, ConfigError
 _FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "vocab.txt", "merges.txt")
 _CODE = ("*.py", "*.tiktoken")
 """What code of tokenizers and configs is, and reads."""
-_SAVED_BY_TORCH = ("pytorch_model*.bin", "model*.bin")
+SAVED_BY_TORCH = ("pytorch_model*.bin", "model*.bin")
 """Weights of repositories that have no safetensors."""
 _TWICE = ("consolidated*", "original/*", "onnx/*", "openvino/*", "coreml/*")
 """The same weights again, in forms that other programs read."""
@@ -59,9 +59,9 @@ def fetch(name: str, hub: Hub) -> Path:
     """The folder of a repository's config, tokenizer and weights. Raises ``CheckpointError``."""
     files = (*_FILES, *(_CODE if hub.code else ()))
     if hub.pickled:
-        return _fetch(name, hub, [*(one for one in files if one != "*.safetensors"), *_SAVED_BY_TORCH])
+        return _fetch(name, hub, [*(one for one in files if one != "*.safetensors"), *SAVED_BY_TORCH])
     folder = _fetch(name, hub, files)
-    return folder if any(folder.glob("*.safetensors")) else _fetch(name, hub, (*files, *_SAVED_BY_TORCH))
+    return folder if any(folder.glob("*.safetensors")) else _fetch(name, hub, (*files, *SAVED_BY_TORCH))
 
 
 def fetch_code(name: str, hub: Hub) -> Path:

@@ -14,8 +14,9 @@ from safetensors.torch import save_file
 
 import lsv_quant.plugin
 from lsv import LLM, SamplingParams
-from lsv.errors import CheckpointError
+from lsv.errors import CheckpointError, ConfigError
 from lsv.nn.linear import Row
+from lsv.resolve.files import check_load_format
 from lsv.resolve.locate import locate_model
 from lsv.testing.catalog import catalog_of
 from lsv.testing.quantizer import check_quantizer
@@ -424,3 +425,12 @@ def test_the_scaling_of_llama_3_is_read_from_its_factors(tmp_path: Path, write_g
     tensors["rope_freqs.weight"] = ("F32", (32,), factors * factors)
     with pytest.raises(CheckpointError, match=r"rope_freqs.weight is not the scaling of Llama 3.1"):
         config.read_config(read_gguf(write_gguf(tmp_path / "m.gguf", metadata, tensors)))
+
+
+def test_the_format_of_a_folder_without_its_files(tmp_path: Path) -> None:
+    catalog = catalog_of(lsv_quant.plugin)
+    save_file({"a": torch.ones(2)}, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"load_format gguf: .* name a file \*\.gguf as the model, or leave"):
+        check_load_format("gguf", tmp_path, catalog)
+    (tmp_path / "gguf.json").write_text("{}")
+    assert check_load_format("gguf", tmp_path, catalog) == "gguf"
