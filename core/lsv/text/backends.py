@@ -43,20 +43,20 @@ def find_backend(place: Path, settings: Mapping[str, Any], trust: Mode | None) -
     """
     if place.is_file():
         return _from_tekken(place)
-    folder, file, tekken = place, place / _FAST, place / TEKKEN
-    known = None if file.is_file() else read_tiktoken(folder, settings)
-    if known is not None:
-        return Found(known)
-    code = None if file.is_file() else find_code(settings, "AutoTokenizer")
-    if code is not None and trust is not None:
-        return Found(*open_backend(folder, code, trust))
-    if not file.is_file() and tekken.is_file():
-        return _from_tekken(tekken)
+    folder, file = place, place / _FAST
     if not file.is_file():
-        model = find_model(folder)
-        read = model and read_tokenizer(model, settings, read_json(folder / "added_tokens.json"))
-        if read:
-            return Found(read)
+        code = find_code(settings, "AutoTokenizer")
+        runs = code is not None and trust is not None
+        try:
+            read = _read_known(folder, settings)
+        except CheckpointError:
+            if not runs:
+                raise
+            read = None
+        if read is not None:  # the same with and without trust, and no foreign code runs
+            return read
+        if code is not None and trust is not None:
+            return Found(*open_backend(folder, code, trust))
         file = _convert(folder, code)
     try:
         return Found(tokenizers.Tokenizer.from_file(str(file)), extensible=file.parent == folder)
@@ -64,6 +64,18 @@ def find_backend(place: Path, settings: Mapping[str, Any], trust: Mode | None) -
         raise
     except BaseException as cause:  # tokenizers raises bare Exception, and a panic of Rust code is not even that
         raise CheckpointError(f"{file} can't be read as a tokenizer: {cause}", param="tokenizer") from cause
+
+
+def _read_known(folder: Path, settings: Mapping[str, Any]) -> Found | None:
+    """A tokenizer in a form that lsv reads itself; None for a folder without one. Raises ``CheckpointError``."""
+    known = read_tiktoken(folder, settings)
+    if known is not None:
+        return Found(known)
+    if (folder / TEKKEN).is_file():
+        return _from_tekken(folder / TEKKEN)
+    model = find_model(folder)
+    read = None if model is None else read_tokenizer(model, settings, read_json(folder / "added_tokens.json"))
+    return None if read is None else Found(read)
 
 
 def _from_tekken(file: Path) -> Found:

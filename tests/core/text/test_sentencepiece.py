@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 
 from lsv.errors import CheckpointError
+from lsv.text import backends
 from lsv.text.sentencepiece import read_tokenizer
 from lsv.text.tokenizer import Tokenizer, read_template
 
 WORDS = ["▁h", "el", "lo", "▁hel", "▁hello", "h", "e", "l", "o", "▁", "w"]
+TOKENIZER = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}))
+"""What code of a checkpoint makes."""
 HELLO, SPACE, W = 263, 268, 269
 
 
@@ -87,15 +91,29 @@ def test_added_tokens_follow_the_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("F-185")
-def test_a_tokenizer_that_is_code_need_not_run_where_its_model_says_all(tmp_path: Path) -> None:
+@pytest.mark.parametrize("trust", [None, "auto"])
+def test_a_tokenizer_that_is_code_need_not_run_where_its_model_says_all(tmp_path: Path, trust: Any) -> None:
     """Baichuan 2's: no space in front, and tokens for who speaks that the model itself never splits."""
     marks = b"".join(piece(f"<reserved_{number}>", 0.0, 4) for number in (106, 107))
     code = {"auto_map": {"AutoTokenizer": ["tokenization_baichuan.BaichuanTokenizer", None]}, "add_bos_token": False}
-    tokenizer = load(tmp_path, model(prefix=0, more=marks), tokenizer_class="BaichuanTokenizer", use_fast=False, **code)
+    load(tmp_path, model(prefix=0, more=marks), tokenizer_class="BaichuanTokenizer", use_fast=False, **code)
+    (tmp_path / "tokenization_baichuan.py").write_text("raise SystemExit('it is not run')")
+    tokenizer = Tokenizer.load(tmp_path, remote_code=trust)
     chat = read_template("baichuan2")
     text = tokenizer.render_chat([{"role": "user", "content": "w w"}], template=chat)
     assert tokenizer.encode(text) == [270, W, SPACE, W, 271]
     assert tokenizer.decode([270, W, 271], skip_special_tokens=False) == "<reserved_106>w<reserved_107>"
+
+
+def test_code_that_is_trusted_reads_what_lsv_can_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = {"auto_map": {"AutoTokenizer": ["tokenization_own.OwnTokenizer", None]}}
+    added = {"added_tokens_decoder": {"7000": {"content": "x"}}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**code, **added}))
+    (tmp_path / "tokenizer.model").write_bytes(model())
+    monkeypatch.setattr(backends, "open_backend", lambda folder, reference, mode: (TOKENIZER, {}))
+    assert Tokenizer.load(tmp_path, remote_code="auto").vocab_size == TOKENIZER.get_vocab_size()
+    with pytest.raises(CheckpointError, match="which does not follow its model"):
+        Tokenizer.load(tmp_path)
 
 
 CONTENTS = [b"", b"\x0a", b"no model at all", model()[:-3], b"\x0a\x02\x10\x01" * 3]
