@@ -1,0 +1,112 @@
+"""Automata of patterns before their states are made deterministic. Places such as ``^`` and ``\\b`` are conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+from lsv_guidance.patterns import characters
+from lsv_guidance.patterns.characters import ANY, WORD, Ranges
+from lsv_guidance.patterns.tree import Assertion, Chars, Concat, LookAhead, Node, Repeat, Union
+
+MOST_NODES = 20_000
+"""Nodes of a pattern with its repetitions written out."""
+
+State = tuple[frozenset[int], bool, bool]
+"""The nodes that have been reached, whether the text has just begun, and whether a word's character came last."""
+
+
+class TooComplex(ValueError):
+    """Why a pattern has no automaton here."""
+
+
+class Machine:
+    """Finds a pattern anywhere in a text. Raises ``TooComplex`` for look-ahead inside of it, and for its size."""
+
+    def __init__(self, pattern: Node) -> None:
+        self._moves: list[list[tuple[Ranges, int]]] = []
+        self._free: list[list[tuple[str, int]]] = []
+        """Ways that take no character, with the condition of the place; empty for none."""
+        start, self._end = self._node(), self._node()
+        self._moves[start].append((ANY, start))
+        self._moves[self._end].append((ANY, self._end))
+        self._add(pattern, start, self._end)
+        self.begin: State = (frozenset({start}), True, False)
+
+    @cached_property
+    def sets(self) -> list[Ranges]:
+        """The sets of characters that it tells apart."""
+        return list({ranges for moves in self._moves for ranges, _ in moves})
+
+    def step(self, state: State, code: int) -> State:
+        word = characters.contains(WORD, code)
+        reached = self._closure(state, next_word=word, at_end=False)
+        found = {
+            target for node in reached for ranges, target in self._moves[node] if characters.contains(ranges, code)
+        }
+        return frozenset(found), False, word
+
+    def accepts(self, state: State) -> bool:
+        return self._end in self._closure(state, next_word=False, at_end=True)
+
+    def _closure(self, state: State, *, next_word: bool, at_end: bool) -> Iterable[int]:
+        nodes, at_start, was_word = state
+        holding = {"", "edge" if was_word != next_word else "inside"}
+        holding |= {name for name, holds in (("start", at_start), ("end", at_end)) if holds}
+        reached, waiting = set(nodes), list(nodes)
+        while waiting:
+            for condition, target in self._free[waiting.pop()]:
+                if condition in holding and target not in reached:
+                    reached.add(target)
+                    waiting.append(target)
+        return reached
+
+    def _node(self) -> int:
+        if len(self._moves) >= MOST_NODES:
+            raise TooComplex("it repeats too much")
+        self._moves.append([])
+        self._free.append([])
+        return len(self._moves) - 1
+
+    def _add(self, node: Node, begin: int, end: int) -> None:
+        if isinstance(node, Chars):
+            self._moves[begin].append((node.ranges, end))
+        elif isinstance(node, Assertion):
+            self._free[begin].append((node.kind, end))
+        elif isinstance(node, Union):
+            for option in node.options:
+                self._add(option, begin, end)
+        elif isinstance(node, Repeat):
+            self._repeat(node, begin, end)
+        elif isinstance(node, LookAhead):
+            raise TooComplex("look-ahead is followed at the beginning of a pattern, after ^, alone")
+        else:
+            self._chain(node, begin, end)
+
+    def _chain(self, node: Concat, begin: int, end: int) -> None:
+        for part in node.parts[:-1]:
+            following = self._node()
+            self._add(part, begin, following)
+            begin = following
+        if node.parts:
+            self._add(node.parts[-1], begin, end)
+        else:
+            self._free[begin].append(("", end))
+
+    def _repeat(self, node: Repeat, begin: int, end: int) -> None:
+        for _ in range(node.low):
+            following = self._node()
+            self._add(node.body, begin, following)
+            begin = following
+        if node.high is None:
+            loop = self._node()
+            self._free[begin].append(("", loop))
+            self._add(node.body, loop, loop)
+            self._free[loop].append(("", end))
+            return
+        for _ in range(node.high - node.low):
+            self._free[begin].append(("", end))
+            following = self._node()
+            self._add(node.body, begin, following)
+            begin = following
+        self._free[begin].append(("", end))
