@@ -12,6 +12,10 @@ from llguidance.gbnf_to_lark import any_to_lark
 from lsv.grammars.grammar import Vocabulary, unfollowable
 from lsv.request.structural_tag import read_structural_tag
 from lsv.request.structured import StructuredOutputsParams
+from lsv_guidance.lark import rewrite_schemas
+from lsv_guidance.schemas.json_text import read_json
+from lsv_guidance.schemas.refusal import NotFollowed
+from lsv_guidance.schemas.write import rewrite
 from lsv_guidance.structural import StructuralTagWriter
 
 WHITESPACE = r"(\x20|\r?\n[\x20\x09]{0,32})"
@@ -65,7 +69,9 @@ class GuidanceBackend:
         if asked.form == "choice":
             return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, asked.choice or ())))
         if asked.form == "structural_tag":
-            writer = StructuralTagWriter(_nested_schema, lambda text: _lark(asked, text), self._special)
+            writer = StructuralTagWriter(
+                lambda schema: _nested_schema(asked, schema), lambda text: _lark(asked, text), self._special
+            )
             return LLMatcher.grammar_from_lark(writer.write(read_structural_tag(asked.text)))
         return LLMatcher.grammar_from_lark(_lark(asked, asked.text))
 
@@ -176,17 +182,32 @@ _EXACT = {
 def _schema(asked: StructuredOutputsParams) -> str:
     options = {**_EXACT, "whitespace_pattern": asked.whitespace_pattern or WHITESPACE}
     try:
-        return LLMatcher.grammar_from_json_schema(asked.text, overrides=options)
-    except ValueError as cause:
-        raise unfollowable(asked, _shorten(str(cause))) from None
+        schema = read_json(asked.text)
+    except (ValueError, RecursionError) as cause:
+        raise unfollowable(asked, f"it is not JSON: {cause}") from None
+    return LLMatcher.grammar_from_json_schema(_rewritten(asked, schema), overrides=options)
 
 
-def _nested_schema(schema: dict[str, Any]) -> str:
+def _nested_schema(asked: StructuredOutputsParams, schema: dict[str, Any] | bool) -> str:
     """A schema within a grammar."""
-    return "%json " + json.dumps({**schema, "x-guidance": _EXACT})
+    return "%json " + json.dumps({**_rewritten(asked, schema), "x-guidance": _EXACT})
+
+
+def _rewritten(asked: StructuredOutputsParams, schema: Any) -> dict[str, Any]:
+    try:
+        return rewrite(schema)
+    except NotFollowed as cause:
+        raise unfollowable(asked, str(cause)) from None
+    except RecursionError:
+        raise unfollowable(asked, "its schemas nest or refer to each other too deep") from None
 
 
 def _lark(asked: StructuredOutputsParams, text: str) -> str:
+    return rewrite_schemas(_converted(asked, text), lambda schema: _rewritten(asked, schema))
+
+
+def _converted(asked: StructuredOutputsParams, text: str) -> str:
+    """A grammar in Lark, which may be written in GBNF."""
     if "::=" not in text:
         return text
     if len(text) > MAX_CONVERTED:
@@ -199,4 +220,6 @@ def _lark(asked: StructuredOutputsParams, text: str) -> str:
 
 
 def _shorten(message: str) -> str:
+    if message.startswith("panic"):
+        return "it is too large for llguidance: simplify it"
     return message.replace("<non-verbose/>", "").strip()[:_SHOWN]

@@ -31,7 +31,7 @@ class StructuralTagWriter:
     """
 
     def __init__(
-        self, schema: Callable[[dict[str, Any]], str], grammar: Callable[[str], str], special: Mapping[str, int]
+        self, schema: Callable[[dict[str, Any] | bool], str], grammar: Callable[[str], str], special: Mapping[str, int]
     ) -> None:
         self._schema = schema
         self._grammar = grammar
@@ -61,7 +61,7 @@ class StructuralTagWriter:
         if isinstance(node, tags.ConstString):
             return self._literal(node.value)
         if isinstance(node, tags.JsonSchema):
-            return self._schema(node.json_schema if isinstance(node.json_schema, dict) else _boolean(node.json_schema))
+            return self._schema(node.json_schema)
         if isinstance(node, tags.Regex):
             return _regex(node.pattern)
         if isinstance(node, tags.Grammar):
@@ -151,10 +151,6 @@ def _regex(pattern: str) -> str:
 
 def _any_of(expressions: Iterable[str]) -> str:
     return f"({' | '.join(expressions)})"
-
-
-def _boolean(schema: bool) -> dict[str, Any]:
-    return {} if schema else {"not": {}}
 
 
 def _times(node: tags.Optional | tags.Star | tags.Plus | tags.Repeat) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -155,7 +156,7 @@ UNKNOWN: list[tuple[Any, str]] = [
     ({"format": tagged(triggers=["<f=", *map(str, range(200))])}, "at most 128 triggers"),
     ({"structures": [{"begin": "<", "end": ">"}], "triggers": ["<"]}, "schema"),
     ({"format": of("json_schema", json_schema={"type": "array", "uniqueItems": True})}, "uniqueItems"),
-    ({"format": of("json_schema", json_schema={"x-guidance": {"lenient": True}, "not": {}})}, "not"),
+    ({"format": of("json_schema", json_schema={"x-guidance": {"lenient": True}, "not": {}})}, "no value"),
     ({"format": of("regex", pattern="(?=a)")}, "look"),
     ({"format": of("json_schema", json_schema=False)}, "can't be followed"),
 ]
@@ -177,3 +178,32 @@ def test_a_tag_nested_without_end_is_refused():
     wide = of("sequence", elements=[of("const_string", value="x")] * 5000)
     with pytest.raises(BadRequest, match="formats"):
         StructuredOutputsParams(structural_tag={"format": wide})  # type: ignore[arg-type]
+
+
+LARK = r"""
+start: "%json {" NUMBER | /%json \/ [{]/ | %json {"type": "object", "properties": {"a": {"const": "}"}},
+  "uniqueItems": false, "propertyNames": {"maxLength": 1}} "!"  // %json {"type": "strange"}
+NUMBER: /[0-9]/
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [("%json {3", True), ("%json / {", True), ('{"a":"}"}!', True), ('{"b":1}!', True), ('{"bc":1}!', False),
+     ('{"a":"x"}!', False), (r'{"\u0061":"x"}!', False)],
+)  # fmt: skip
+def test_schemas_within_a_grammar_are_followed_as_others_are(backend: GuidanceBackend, text: str, right: bool):
+    matcher = backend.compile(StructuredOutputsParams(grammar=LARK)).begin()
+    assert matcher.accept([*text.encode(), EOS]) is right
+
+
+@pytest.mark.parametrize("options", [{}, {"lenient": True}, {"coerce_one_of": True}])
+def test_a_schema_within_a_grammar_is_refused_by_name(backend: GuidanceBackend, options: dict[str, bool]):
+    schema = {"type": "object", "properties": {"a": {"uniqueItems": True}}, "x-guidance": options}
+    with pytest.raises(BadRequest, match=r"this grammar can't be followed: uniqueItems at #/properties/a: "):
+        backend.compile(StructuredOutputsParams(grammar=f"start: %json {json.dumps(schema)}"))
+
+
+def test_what_follows_json_may_be_no_json(backend: GuidanceBackend):
+    with pytest.raises(BadRequest, match="json"):
+        backend.compile(StructuredOutputsParams(grammar="start: %json {"))

@@ -9,8 +9,10 @@ from lsv_guidance.patterns import characters
 from lsv_guidance.patterns.characters import ANY, WORD, Ranges
 from lsv_guidance.patterns.tree import Assertion, Chars, Concat, LookAhead, Node, Repeat, Union
 
-MOST_NODES = 20_000
+MOST_NODES = 5_000
 """Nodes of a pattern with its repetitions written out."""
+MOST_WORK = 300_000
+"""Nodes that one pattern may reach, counted each time: a fraction of a second."""
 
 State = tuple[frozenset[int], bool, bool]
 """The nodes that have been reached, whether the text has just begun, and whether a word's character came last."""
@@ -31,6 +33,7 @@ class Machine:
         self._moves[start].append((ANY, start))
         self._moves[self._end].append((ANY, self._end))
         self._add(pattern, start, self._end)
+        self._work = 0
         self.begin: State = (frozenset({start}), True, False)
 
     @cached_property
@@ -59,6 +62,9 @@ class Machine:
                 if condition in holding and target not in reached:
                     reached.add(target)
                     waiting.append(target)
+        self._work += len(reached)
+        if self._work > MOST_WORK:
+            raise TooComplex("it has too many ways to match")
         return reached
 
     def _node(self) -> int:

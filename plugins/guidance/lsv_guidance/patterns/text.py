@@ -13,6 +13,8 @@ from lsv_guidance.patterns.tree import Assertion, Chars, Concat, Node, Repeat, U
 
 MOST_CHARACTERS = 20_000
 """Characters of a pattern that is written from an automaton."""
+MOST_NESTED = 200
+"""Characters of a text that others are told from: llguidance bounds how deep patterns nest."""
 _MOST_STATES = 120
 _ANYTHING = "(?s:.*)"
 
@@ -100,9 +102,14 @@ _PLAIN = r"\x{0}-\x{1F}\x{7F}"
 
 
 def write_other_texts(texts: Iterable[str]) -> str:
-    """A pattern of all texts without control characters but these: at each character it goes on or turns away."""
+    """A pattern of all texts without control characters but these: at each character it goes on or turns away.
+
+    Raises ``TooComplex`` for a long text.
+    """
     root: dict[str, Any] = {}
     for text in texts:
+        if len(text) > MOST_NESTED:
+            raise TooComplex(f"names of more than {MOST_NESTED} characters need additionalProperties: false")
         node = root
         for char in text:
             node = node.setdefault(char, {})
