@@ -13,10 +13,10 @@ from lsv.errors import CheckpointError
 from lsv.processes.confinement.terms import Mode
 from lsv.remote_code.references import find_code
 from lsv.text.code_backend import Backend, open_backend
-from lsv.text.sentencepiece import find_model, read_tokenizer
-from lsv.text.tekken import FILE as TEKKEN
-from lsv.text.tekken import NAMED, read_tekken
-from lsv.text.tiktoken import read_tiktoken
+from lsv.text.vocabularies.sentencepiece import find_model, read_tokenizer
+from lsv.text.vocabularies.tekken import FILE as TEKKEN
+from lsv.text.vocabularies.tekken import NAMED, read_tekken
+from lsv.text.vocabularies.tiktoken import read_tiktoken
 
 _FAST = "tokenizer.json"
 _SLOW_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt")

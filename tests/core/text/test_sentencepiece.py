@@ -12,8 +12,8 @@ import tokenizers
 
 from lsv.errors import CheckpointError
 from lsv.text import backends
-from lsv.text.sentencepiece import read_tokenizer
 from lsv.text.tokenizer import Tokenizer, read_template
+from lsv.text.vocabularies.sentencepiece import read_tokenizer
 
 WORDS = ["▁h", "el", "lo", "▁hel", "▁hello", "h", "e", "l", "o", "▁", "w"]
 TOKENIZER = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}))

@@ -7,6 +7,7 @@ import json
 import random
 import threading
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -172,7 +173,7 @@ def test_media_do_not_count_as_text() -> None:
 async def test_answers_are_counted_before_anything_is_tokenised(start: StartSite) -> None:
     engine = FakeClient()
     site = await start(engine)
-    engine.tokenizer = None  # type: ignore[assignment]
+    engine.tokenizer = SimpleNamespace(frame=engine.tokenizer.frame)  # type: ignore[assignment]  # encodes nothing
     refused(await site.complete(prompt=["a"] * 200, n=128), 400, "n", "prompts times answers to each are 25600")
     refused(await site.complete(prompt=["a"] * 1025), 400, "prompt", "--api-max-prompts")
     refused(await site.complete(n=129), 400, "n", "at most 128")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from tokenizers import AddedToken, Tokenizer
 
 from lsv.errors import CheckpointError
-from lsv.text.ranked import make_tokenizer
+from lsv.text.vocabularies.ranked import make_tokenizer
 
 
 class _Known(NamedTuple):

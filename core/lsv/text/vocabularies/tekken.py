@@ -13,7 +13,7 @@ import msgspec
 from tokenizers import AddedToken, Tokenizer
 
 from lsv.errors import CheckpointError
-from lsv.text.ranked import make_tokenizer
+from lsv.text.vocabularies.ranked import make_tokenizer
 
 FILE = "tekken.json"
 NAMED = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}

@@ -1,0 +1,1 @@
+"""Files of vocabularies that are read without the libraries that wrote them."""
