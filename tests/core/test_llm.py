@@ -143,9 +143,8 @@ def test_chat_reads_messages_as_the_server_does():
     ]
     llm = make()
     assert llm.chat(messages, greedy(), use_tqdm=False, chat_template=template)[0].prompt == "systemassistant7"
-    messages[1]["tool_calls"][0]["function"]["arguments"] = "{"
-    with pytest.raises(BadRequest, match="must be JSON"):
-        llm.chat(messages, greedy(), use_tqdm=False, chat_template=template)
+    messages[1]["tool_calls"][0]["function"]["arguments"] = '{"x": 7, "y'
+    assert llm.chat(messages, greedy(), use_tqdm=False, chat_template=template)[0].prompt == "systemassistant7"
 
 
 @pytest.mark.row("F-028", "F-094")

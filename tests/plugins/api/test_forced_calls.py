@@ -160,7 +160,7 @@ OWN = (
     "structured_outputs: this grammar can't be followed: at 6(8): failed to compile JSON schema: Unimplemented keys: "
     '["not"]\n   6 | calls: %json'
 )
-UNKNOWN = {"type": "object", "properties": {"a": {"unevaluatedItems": {"not": {"type": "null"}}, "not": {}}}}
+UNKNOWN = {"type": "object", "properties": {"a": {"items": {"type": "string"}, "uniqueItems": True}}}
 """Parameters that no back end follows."""
 JSON_FORMAT = {"response_format": FORMAT}
 
@@ -188,7 +188,7 @@ JSON_FORMAT = {"response_format": FORMAT}
             UNFOLLOWED,
             {"tools": [tool("f"), tool(parameters=UNKNOWN), tool("g")], "tool_choice": "required"},
             "tools[1].function.parameters",
-            ["the parameters of choose", "not"],
+            ["the parameters of choose", "uniqueItems"],
         ),
         (
             OWN,
