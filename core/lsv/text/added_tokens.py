@@ -1,6 +1,6 @@
 """Tokens that a folder's other files name and its tokenizer.json lacks.
 
-The order is that of transformers. Where tokenizer_config.json has ``added_tokens_decoder``, special_tokens_map.json and
+Files go in the order in which transformers reads them. Where tokenizer_config.json has ``added_tokens_decoder``, special_tokens_map.json and
 added_tokens.json are not read. Otherwise special_tokens_map.json replaces keys of tokenizer_config.json, and
 added_tokens.json gives ids.
 """

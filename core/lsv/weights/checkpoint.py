@@ -110,7 +110,7 @@ class _Scratch(threading.local):
 
 
 class SafetensorsSource:
-    """The safetensors files of a folder: ``files``, or ``model.safetensors``, those of its index, or all there are.
+    """The safetensors files of a folder: ``files``, or ``model.safetensors``, or the files of its index, or all.
 
     Raises ``CheckpointError`` for a folder without such files and for a file that contradicts its own header.
     """

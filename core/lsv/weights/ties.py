@@ -1,19 +1,18 @@
 """Heads that share the embedding's weight by config.json, beside files that say otherwise.
 
-The order is that of transformers: where files hold both tensors and they differ, the head is not tied; where they hold
+lsv decides as transformers does: where files hold both tensors and they differ, the head is not tied; where they hold
 only one of the two, it serves as both.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import torch
 
-from lsv.weights.checkpoint import CheckpointSource, TensorInfo, read_region
+from lsv.weights.checkpoint import CheckpointSource, RenamedSource
 from lsv.weights.place import Tie
-from lsv.weights.regions import Region
 
 log = logging.getLogger(__name__)
 
@@ -21,29 +20,15 @@ _ROWS = 4096
 """Rows of two tensors that are compared at a time."""
 
 
-class TiedSource:
+class TiedSource(RenamedSource):
     """Another source, where a head's tensor stands for the embedding's if the files have the head's alone."""
 
     def __init__(self, source: CheckpointSource, ties: Iterable[Tie]) -> None:
-        self.source = source
         stored = source.tensors()
-        swapped = {tie.embedding: tie.head for tie in ties if tie.head in stored and tie.embedding not in stored}
-        for embedding, head in swapped.items():
+        alone = {tie.head: tie.embedding for tie in ties if tie.head in stored and tie.embedding not in stored}
+        for head, embedding in alone.items():
             log.info("the checkpoint has %s alone, which also serves as %s", head, embedding)
-        self._names = {name: name for name in stored if name not in swapped.values()} | swapped
-        self._infos = {name: stored[theirs] for name, theirs in self._names.items()}
-
-    def tensors(self) -> Mapping[str, TensorInfo]:
-        return self._infos
-
-    def read(self, name: str, first: int, last: int) -> torch.Tensor:
-        return self.source.read(self._names[name], first, last)
-
-    def read_region(self, name: str, region: Region) -> torch.Tensor:
-        return read_region(self.source, self._names[name], region)
-
-    def close(self) -> None:
-        self.source.close()
+        super().__init__(source, lambda name: alone.get(name, name))
 
 
 def find_untied(source: CheckpointSource, ties: Iterable[Tie], dtype: torch.dtype) -> frozenset[str]:

@@ -173,7 +173,7 @@ async def _render(
     exchange: Exchange,
     more: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
-    """The conversation as its template writes it; ``more`` variables go before those of the request."""
+    """The conversation as its template writes it; ``more`` variables override the request's."""
     options = exchange.api.options
     if body.chat_template is not None and not options.request_templates:
         raise BadRequest(
