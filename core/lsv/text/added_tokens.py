@@ -1,8 +1,8 @@
 """Tokens that a folder's other files name and its tokenizer.json lacks.
 
-Files go in the order in which transformers reads them. Where tokenizer_config.json has ``added_tokens_decoder``, special_tokens_map.json and
-added_tokens.json are not read. Otherwise special_tokens_map.json replaces keys of tokenizer_config.json, and
-added_tokens.json gives ids.
+Files go in the order in which transformers reads them. Where tokenizer_config.json has ``added_tokens_decoder``,
+special_tokens_map.json and added_tokens.json are not read. Otherwise special_tokens_map.json replaces keys of
+tokenizer_config.json, and added_tokens.json gives ids.
 """
 
 from __future__ import annotations

@@ -151,7 +151,8 @@ def is_name(template: str) -> bool:
 def read_templates(directory: Path, declared: object) -> dict[str, str]:
     """The templates of a tokenizer folder by name.
 
-    As in transformers, a processor's own template comes first, then files, then what tokenizer_config.json ``declared``.
+    As in transformers, a processor's own template comes first, then files, then what ``declared`` says, of
+    tokenizer_config.json.
     """
     own = _read_processor_template(directory)
     if own is not None:
