@@ -216,11 +216,14 @@ class EngineLoop:
         self._stopped = True
 
     def _serve(self, number: int) -> None:
-        connection = self._connections[number]
+        if (connection := self._connections.get(number)) is None:
+            return  # lost while another one was served
         try:
             connection.flush()
             for message in connection.receive():
                 self._handle(number, connection, message)
+                if number not in self._connections:
+                    return  # lost while an answer was sent
         except ConnectionLost as lost:
             self._on_disconnect(number, lost)
         else:
@@ -289,7 +292,9 @@ class EngineLoop:
 
     def _deliver(self, updates: dict[int, list[Update]]) -> None:
         stats = self._engine.stats
-        for number, connection in tuple(self._connections.items()):
+        for number in tuple(self._connections):
+            if (connection := self._connections.get(number)) is None:
+                continue
             try:
                 connection.deliver(updates.get(number, ()), stats)
             except ConnectionLost as lost:

@@ -1,0 +1,78 @@
+"""The engine's loop, and clients that leave while it serves them."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lsv.engine.connection import ConnectionLost
+from lsv.engine.engine import Engine
+from lsv.engine.loop import EngineLoop
+from lsv.engine.messages import Abort, Control, Hello
+from lsv.processes.wire import encode_frame
+from lsv.scheduler.policy import Fcfs
+from lsv.testing.fakes.engine import FakeExecutor, engine_config
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    return str(tmp_path / "engine")
+
+
+@pytest.fixture
+def loop(address: str) -> Iterator[EngineLoop]:
+    """One that has loaded and is polled by the test."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(address)
+    listener.listen()
+    ours, theirs = socket.socketpair()
+    engine: Engine[int] = Engine(engine_config(), FakeExecutor(), Fcfs())
+    found = EngineLoop(engine, listener, theirs)
+    found.load()
+    yield found
+    engine.close()
+    for end in (*found._connections.values(), listener, ours, theirs):
+        end.close()
+    found._selector.close()
+
+
+def connect(loop: EngineLoop, address: str) -> socket.socket:
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    client.connect(address)
+    loop._poll(1.0)
+    return client
+
+
+def test_a_client_that_leaves_before_its_answers(loop: EngineLoop, address: str) -> None:
+    """An answer finds it gone; what else it sent is nobody's, and the loop goes on."""
+    client, other = connect(loop, address), connect(loop, address)
+    for message in (Control(0, "reset_prefix_cache"), Control(1, "reset_prefix_cache"), Abort((0,))):
+        client.sendall(encode_frame(message))
+    client.close()
+    for _ in range(3):
+        loop._poll(0.0)
+        loop._deliver({})
+    assert list(loop._connections) == [2]
+    other.close()
+
+
+def test_a_client_that_is_lost_while_another_is_served(
+    loop: EngineLoop, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have sent something, and both events are at hand when the first is read."""
+    clients = [connect(loop, address) for _ in range(2)]
+    for client in clients:
+        client.sendall(encode_frame(Hello()))
+
+    def lose_all(number: int, *given: object) -> None:
+        for one in tuple(loop._connections):
+            loop._on_disconnect(one, ConnectionLost("gone"))
+
+    monkeypatch.setattr(loop, "_handle", lose_all)
+    loop._poll(1.0)
+    assert not loop._connections
+    for client in clients:
+        client.close()
