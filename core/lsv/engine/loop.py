@@ -14,7 +14,9 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from lsv import plugins
@@ -209,25 +211,19 @@ class EngineLoop:
         connection = Connection(end)
         number = self._accepted
         self._connections[number] = connection
-        self._selector.register(connection, selectors.EVENT_READ, lambda _: self._serve(number))
+        read = partial(self._read, number)
+        self._selector.register(connection, selectors.EVENT_READ, lambda _: self._reach(number, read))
 
     def _stop(self, _: object) -> None:
         """The lifeline has ended: the parent stops this process, or is gone."""
         self._stopped = True
 
-    def _serve(self, number: int) -> None:
-        if (connection := self._connections.get(number)) is None:
-            return  # lost while another one was served
-        try:
-            connection.flush()
-            for message in connection.receive():
-                self._handle(number, connection, message)
-                if number not in self._connections:
-                    return  # lost while an answer was sent
-        except ConnectionLost as lost:
-            self._on_disconnect(number, lost)
-        else:
-            self._watch_writes(number, connection)
+    def _read(self, number: int, connection: Connection) -> None:
+        connection.flush()
+        for message in connection.receive():
+            self._handle(number, connection, message)
+            if number not in self._connections:
+                return  # lost while it was answered
 
     def _handle(self, number: int, connection: Connection, message: ClientMessage) -> None:
         if isinstance(message, Submit):
@@ -293,30 +289,28 @@ class EngineLoop:
     def _deliver(self, updates: dict[int, list[Update]]) -> None:
         stats = self._engine.stats
         for number in tuple(self._connections):
-            if (connection := self._connections.get(number)) is None:
-                continue
-            try:
-                connection.deliver(updates.get(number, ()), stats)
-            except ConnectionLost as lost:
-                self._on_disconnect(number, lost)
-            else:
-                self._watch_writes(number, connection)
+            self._reach(number, partial(Connection.deliver, updates=updates.get(number, ()), stats=stats))
 
     def _broadcast(self, message: EngineMessage) -> None:
         for number in tuple(self._connections):
             self._send(number, message)
 
     def _send(self, number: int, message: EngineMessage) -> None:
+        self._reach(number, partial(Connection.send, message=message))
+
+    def _reach(self, number: int, act: Callable[[Connection], None]) -> None:
+        """Act on a connection if it is still there: another one's loss may have ended it, or the act itself may."""
         if (connection := self._connections.get(number)) is None:
             return
         try:
-            connection.send(message)
+            act(connection)
         except ConnectionLost as lost:
             self._on_disconnect(number, lost)
         else:
-            self._watch_writes(number, connection)
+            if number in self._connections:
+                self._watch_writes(connection)
 
-    def _watch_writes(self, number: int, connection: Connection) -> None:
+    def _watch_writes(self, connection: Connection) -> None:
         """Wait for a reader who is behind to read on."""
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.is_behind else 0)
         key = self._selector.get_key(connection)
