@@ -12,6 +12,7 @@ from lsv.engine.answers import Answer, Answers
 from lsv.errors import BadRequest
 from lsv.request.outputs import Chunk, PositionLogprobs
 from lsv.request.params import SamplingParams
+from lsv.request.prompt import Prompt
 from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
 from lsv_api.http.context import Exchange, Served
@@ -52,7 +53,7 @@ async def create_chat_completion(exchange: Exchange) -> HTTPResponse | None:
     params, origin = force_calls(sampling, tools, form_origin(body))
     params = reading.show_marks(params)
     envelope = Envelope.of("chatcmpl", served, exchange)
-    silent = await _is_silent(body, served, exchange, tools, reading, params)
+    silent = await _is_silent(body, prompt, served, exchange, tools, reading, params)
     thinking = reading.guide_thoughts(params, formed=silent or exchange.api.options.enable_in_reasoning)
     request = make_request(body, [prompt], params, envelope.id, exchange, thinking, handover=handover)
     request = served.admission.admit(request, field="messages", strict=True)
@@ -65,7 +66,13 @@ async def create_chat_completion(exchange: Exchange) -> HTTPResponse | None:
 
 
 async def _is_silent(
-    body: ChatRequest, served: Served, exchange: Exchange, tools: Tools, reading: AnswerReading, params: SamplingParams
+    body: ChatRequest,
+    prompt: Prompt,
+    served: Served,
+    exchange: Exchange,
+    tools: Tools,
+    reading: AnswerReading,
+    params: SamplingParams,
 ) -> bool:
     """Whether an answer with a form must not think first. A model whose usual first words the form forbids would take
     to thoughts, though the request has turned them off, or has not turned them on.
@@ -75,7 +82,7 @@ async def _is_silent(
         return False
     if forbids_thinking(body, exchange.api.options):
         return True
-    return begins == "by itself" and await leaves_thinking_off(body, served, exchange, tools.shown)
+    return begins == "by itself" and await leaves_thinking_off(body, prompt, served, exchange, tools.shown)
 
 
 def _logprobs(body: ChatRequest, served: Served) -> int | None:

@@ -214,16 +214,17 @@ def forbids_thinking(body: ChatRequest, options: ApiOptions) -> bool:
     return any(given.get(switch) is False for switch in _SWITCHES)
 
 
-async def leaves_thinking_off(body: ChatRequest, served: Served, exchange: Exchange, tools: Shown) -> bool:
-    """Whether the template has a switch for thinking that is off: with the switch on, it writes another prompt."""
-    media = served.client.media
-    marks = NO_MARKS if media is None else media.marks
-    messages = await exchange.api.pool.run(exchange.size, template_messages, body.messages, marks)
+async def leaves_thinking_off(
+    body: ChatRequest, prompt: Prompt, served: Served, exchange: Exchange, tools: Shown
+) -> bool:
+    """Whether the template has a switch for thinking that is off: with it on, it writes another prompt."""
+    api, media = exchange.api, served.client.media
+    _, messages = await api.pool.run(exchange.size, _read, body, served, api.options)
     try:
-        prompt = await _render(body, messages, tools, served, exchange)
-        return prompt != await _render(body, messages, tools, served, exchange, dict.fromkeys(_SWITCHES, True))
+        text = await _render(body, messages, tools, served, exchange, dict.fromkeys(_SWITCHES, True))
     except BadRequest:
         return False  # the template does not take the switch
+    return prompt.text != (text if media is None else media.spell(text))
 
 
 def _effort(body: ChatRequest | TokenizeRequest) -> dict[str, str | bool]:
