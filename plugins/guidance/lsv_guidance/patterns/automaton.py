@@ -6,10 +6,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from lsv_guidance.patterns import characters
 from lsv_guidance.patterns.characters import ANY, WORD, Ranges
 from lsv_guidance.patterns.nondeterministic import Machine, TooComplex
+
+Rows = tuple[tuple[int, ...], ...]
+State = TypeVar("State")
 
 MOST_STATES = 2000
 """States of an automaton; a pattern that needs more is refused."""
@@ -25,7 +29,7 @@ class Language:
     """All characters, cut into ranges."""
     kinds: tuple[int, ...]
     """For each range the column of ``rows``."""
-    rows: tuple[tuple[int, ...], ...]
+    rows: Rows
     """For each state the state that follows, by column."""
     accepting: frozenset[int]
 
@@ -34,20 +38,9 @@ class Language:
         """The texts in which a pattern is found. Raises ``TooComplex``."""
         parts, kinds = _cut([*machine.sets, WORD])
         samples = [parts[kinds.index(kind)][0] for kind in range(max(kinds) + 1)]
-        states: dict[object, int] = {machine.begin: 0}
-        rows, order = list[tuple[int, ...]](), [machine.begin]
-        for state in order:
-            row = []
-            for sample in samples:
-                following = machine.step(state, sample)
-                if following not in states:
-                    _check_size(len(states))
-                    states[following] = len(states)
-                    order.append(following)
-                row.append(states[following])
-            rows.append(tuple(row))
-        accepting = frozenset(number for number, state in enumerate(order) if machine.accepts(state))
-        return Language(parts, kinds, tuple(rows), accepting).smallest()
+        rows, states = _explore(machine.begin, lambda state: (machine.step(state, sample) for sample in samples))
+        accepting = frozenset(number for number, state in enumerate(states) if machine.accepts(state))
+        return Language(parts, kinds, rows, accepting).smallest()
 
     @classmethod
     def of_texts(cls, texts: Iterable[str]) -> Language:
@@ -105,21 +98,16 @@ class Language:
         parts, pairs = _refine(self, other)
         distinct = sorted(set(pairs))
         kinds = tuple(map(distinct.index, pairs))
-        states, order, rows = {(0, 0): 0}, [(0, 0)], list[tuple[int, ...]]()
-        for one, two in order:
-            row = []
-            for left, right in distinct:
-                following = (self.rows[one][left], other.rows[two][right])
-                if following not in states:
-                    _check_size(len(states))
-                    states[following] = len(states)
-                    order.append(following)
-                row.append(states[following])
-            rows.append(tuple(row))
+
+        def follow(pair: tuple[int, int]) -> Iterable[tuple[int, int]]:
+            one, two = self.rows[pair[0]], other.rows[pair[1]]
+            return ((one[left], two[right]) for left, right in distinct)
+
+        rows, states = _explore((0, 0), follow)
         accepting = frozenset(
-            number for number, (one, two) in enumerate(order) if accepts(one in self.accepting, two in other.accepting)
+            number for number, (one, two) in enumerate(states) if accepts(one in self.accepting, two in other.accepting)
         )
-        return Language(parts, kinds, tuple(rows), accepting).smallest()
+        return Language(parts, kinds, rows, accepting).smallest()
 
     def smallest(self) -> Language:
         """The same language with as few states and columns as there can be, unless it is large."""
@@ -140,6 +128,24 @@ class Language:
         kinds = tuple(kept.index(columns[kind]) for kind in self.kinds)
         accepting = frozenset(finer[state] for state in self.accepting)
         return Language(self.parts, kinds, tuple(zip(*kept, strict=True)), accepting)
+
+
+def _explore(begin: State, follow: Callable[[State], Iterable[State]]) -> tuple[Rows, list[State]]:
+    """The states that can be reached, in the order of their numbers, and for each those that follow it by column.
+
+    Raises ``TooComplex``.
+    """
+    numbers, order, rows = {begin: 0}, [begin], list[tuple[int, ...]]()
+    for state in order:
+        row = []
+        for following in follow(state):
+            if following not in numbers:
+                _check_size(len(numbers))
+                numbers[following] = len(numbers)
+                order.append(following)
+            row.append(numbers[following])
+        rows.append(tuple(row))
+    return tuple(rows), order
 
 
 def _check_size(states: int) -> None:
