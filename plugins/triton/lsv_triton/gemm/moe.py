@@ -182,9 +182,8 @@ class GroupedExperts(MixingKernel):
 
 def why_not_experts(spec: OpSpec) -> str | None:
     """None, or why experts can't be computed together: their weights, their rows or their activation."""
-    if not spec.flags & KINDS.keys():
-        return why_not_weights(spec) or f"the activation is not one of {', '.join(KINDS)}"
-    return why_not_weights(spec)
+    unknown = None if spec.flags & KINDS.keys() else f"the activation is not one of {', '.join(KINDS)}"
+    return why_not_weights(spec) or unknown
 
 
 def _route(router: Router, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
