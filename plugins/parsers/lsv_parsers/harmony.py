@@ -13,7 +13,7 @@ from lsv.text.answer_parser import AnswerForm, AnswerParser
 from lsv_parsers.parts import Parts
 from lsv_parsers.reader import Reader
 from lsv_parsers.source import Reading, Source, marks_of
-from lsv_parsers.thinking import Trimmed
+from lsv_parsers.thinking import read_thoughts
 from lsv_parsers.tools.call import Call
 from lsv_parsers.values import copy_value
 
@@ -93,18 +93,9 @@ class _Messages:
             self._parts.text(mark + header + end)
             self._parts.text((yield from self._source.until(marks_of(*_ENDS), self._parts.text)))
         elif "analysis" in header:
-            yield from self._think()
+            yield from read_thoughts(self._source, self._parts, _ENDS, self._marks)
         else:
             self._parts.border()
-
-    def _think(self) -> Reading[None]:
-        show = Trimmed(self._parts)
-        self._parts.thinking = True
-        while mark := (yield from self._source.until(self._marks, show)):
-            if mark in _ENDS:
-                break
-        self._parts.thinking = False
-        self._parts.border()
 
     def _call(self, name: str) -> Reading[None]:
         call = Call(self._source, self._parts, self._form.tools, known_only=False)

@@ -9,7 +9,7 @@ from lsv.text.answer_parser import AnswerForm, AnswerParser
 from lsv_parsers.parts import Parts
 from lsv_parsers.reader import Reader
 from lsv_parsers.source import Reading, Source, marks_of
-from lsv_parsers.thinking import Trimmed
+from lsv_parsers.thinking import read_thoughts
 from lsv_parsers.tools.call import Call
 from lsv_parsers.values import copy_value
 
@@ -63,13 +63,7 @@ class AddressedThinking:
         parts.border()
         if found[0].strip() != f"{self.to}{self.itself}".strip():
             return
-        show = Trimmed(parts)
-        parts.thinking = True
-        while mark := (yield from source.until(marks_of(*self.ends, *form.hidden), show)):
-            if mark in self.ends:
-                break
-        parts.thinking = False
-        parts.border()
+        yield from read_thoughts(source, parts, self.ends, marks_of(*self.ends, *form.hidden))
 
 
 muse_glimmer = AddressedThinking(

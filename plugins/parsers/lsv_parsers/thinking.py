@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lsv.request.thinking import Thinking
 from lsv.text.answer_parser import AnswerForm, AnswerParser
 from lsv_parsers.parts import Parts
 from lsv_parsers.reader import Reader
-from lsv_parsers.source import Reading, Source, marks_of
+from lsv_parsers.source import Marks, Reading, Source, marks_of
 from lsv_parsers.tools.openers import OPENERS, holds_call
 
 
@@ -113,6 +113,17 @@ class ThinkingFormat:
             source.recorded()
             parts.border()
             before = ""
+
+
+def read_thoughts(source: Source, parts: Parts, ends: Sequence[str], marks: Marks) -> Reading[None]:
+    """Read thoughts up to one of ``ends``, which is among ``marks``; other marks are left out."""
+    show = Trimmed(parts)
+    parts.thinking = True
+    while mark := (yield from source.until(marks, show)):
+        if mark in ends:
+            break
+    parts.thinking = False
+    parts.border()
 
 
 class Trimmed:

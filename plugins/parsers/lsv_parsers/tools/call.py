@@ -33,6 +33,12 @@ class Call:
         self.begun = True
         self._parts.begin(name, id)
 
+    def open(self, name: str) -> None:
+        """Begin a call whose arguments are written one by one, unless it has begun."""
+        if not self.begun:
+            self.begin(name)
+            self.arguments("{")
+
     def arguments(self, text: str) -> None:
         self._parts.arguments(text)
 

@@ -37,9 +37,7 @@ class NestedTags:
         while True:
             yield from source.skip()
             if (yield from source.comes(f"{self.mark}</invoke>")):
-                if not call.begun:
-                    call.begin(name)
-                    call.arguments("{")
+                call.open(name)
                 call.arguments("}")
                 return True
             key = yield from self._open(source)
@@ -48,9 +46,7 @@ class NestedTags:
             value = yield from self._value(source, key, kind_of(schema, key), 0)
             if value is None:
                 return False
-            if not call.begun:
-                call.begin(name)
-                call.arguments("{")
+            call.open(name)
             call.arguments(f"{comma}{json.dumps(key, ensure_ascii=False)}: {value}")
             comma = ", "
 

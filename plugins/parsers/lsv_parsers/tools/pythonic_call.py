@@ -22,7 +22,7 @@ class PythonicCall:
         while True:
             yield from source.skip()
             if (yield from source.comes(")")):
-                self._begin(call, name)
+                call.open(name)
                 call.arguments("}")
                 return True
             if not (yield from self._argument(call, name)):
@@ -42,12 +42,6 @@ class PythonicCall:
         if not (yield from call.source.comes("=")):
             return False
         comma = ", " if call.begun else ""
-        self._begin(call, name)
+        call.open(name)
         call.arguments(f"{comma}{json.dumps(key)}: ")
         return (yield from copy_value(call.source, call.arguments, python=True))
-
-    @staticmethod
-    def _begin(call: Call, name: str) -> None:
-        if not call.begun:
-            call.begin(name)
-            call.arguments("{")

@@ -68,7 +68,7 @@ class TaggedCall:
         while True:
             yield from source.skip()
             if (yield from source.comes(self.close)) or (yield from source.stands(following)):
-                self._begin(call, name)
+                call.open(name)
                 call.arguments("}")
                 return True
             if not (yield from source.comes(self.key_begin)):
@@ -85,19 +85,13 @@ class TaggedCall:
                 source.take(len(self.value_begin))
                 kind = "text" if "string" in between[0] else kind
             comma = ", " if call.begun else ""
-            self._begin(call, name)
+            call.open(name)
             call.arguments(f"{comma}{json.dumps(key, ensure_ascii=False)}: ")
             if not (yield from self._value(call, kind or kind_of(schema, key))):
                 return False
 
     def _may_stand_between(self, text: str) -> bool:
         return not text or (self.types is not None and text.startswith(self.types[0]) and text.endswith(self.types[1]))
-
-    @staticmethod
-    def _begin(call: Call, name: str) -> None:
-        if not call.begun:
-            call.begin(name)
-            call.arguments("{")
 
     def _value(self, call: Call, kind: Kind) -> Reading[bool]:
         source = call.source
