@@ -2,8 +2,8 @@
 
     python benchmarks/answer_parsers.py [--against CHECKOUT] [--pairs 10] [--repeats 40]
 
-An answer thinks, writes text and calls a function, in tokens of four characters. With ``--against`` the parsers of
-another checkout are timed as well: both run in processes of their own, in turns, and ratios are those of the medians.
+An answer thinks, writes text and calls a function, in tokens of four characters. ``--against`` also times the
+parsers of another checkout. Both run in processes of their own, in turns; the ratios compare the medians.
 """
 
 from __future__ import annotations

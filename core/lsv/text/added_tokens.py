@@ -36,7 +36,7 @@ def merge_settings(folder: Path) -> dict[str, Any]:
 
 
 def add_missing(backend: tokenizers.Tokenizer, folder: Path, settings: Mapping[str, Any]) -> None:
-    """Add tokens to a tokenizer that other files of its folder name. ``settings`` are those of ``merge_settings``.
+    """Add to a tokenizer the tokens that other files of its folder name. ``settings`` come from ``merge_settings``.
 
     A token whose id the model of the folder does not have stays text. Raises ``CheckpointError`` for a token whose
     stated id it can't get.

@@ -36,7 +36,7 @@ class Parsing(msgspec.Struct, frozen=True):
     tools: MakeParser | None = None
     thoughts: MakeParser | None = None
     why_no_tools: str = ""
-    """Why there is no parser of calls."""
+    """The reason to give where ``tools`` is None."""
 
     forced: MakeParser | None = None
     """Reads an answer that must be calls: a list of JSON objects."""

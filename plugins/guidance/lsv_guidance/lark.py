@@ -18,7 +18,7 @@ _PARTS = re.compile(
 
 
 def rewrite_schemas(grammar: str, rewrite: Callable[[Any], dict[str, Any]]) -> str:
-    """The grammar with each schema after ``%json`` rewritten; what is no JSON stays for llguidance to refuse."""
+    """Rewrite each schema after ``%json`` in a grammar. llguidance refuses invalid JSON itself."""
     found, done, at = list[str](), 0, 0
     while part := _PARTS.search(grammar, at):
         at = part.end()

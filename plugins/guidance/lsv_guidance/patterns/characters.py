@@ -16,7 +16,7 @@ _FOLDED = 0x3000
 
 
 def join(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """The union of ranges, without surrogates, which are no characters."""
+    """The union of ranges, without surrogates."""
     found: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
         if found and low <= found[-1][1] + 1:

@@ -12,7 +12,7 @@ from lsv_guidance.patterns.tree import Assertion, Concat, LookAhead, Node, Union
 
 
 class Pattern:
-    """Raises ``UnreadablePattern`` for what is no regular expression, or one with backreferences or look-behind."""
+    """Raises ``UnreadablePattern`` for an invalid regular expression, and for backreferences and look-behind."""
 
     def __init__(self, text: str) -> None:
         self.node = read_pattern(text)

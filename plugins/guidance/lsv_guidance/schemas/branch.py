@@ -108,7 +108,7 @@ class Properties:
     named: tuple[tuple[str, Conjunction], ...] = ()
     patterns: tuple[tuple[str, Conjunction], ...] = ()
     rest: Conjunction = ()
-    """What properties are that are neither named nor match a pattern."""
+    """The schema of properties that are neither named nor match a pattern."""
     required: tuple[str, ...] = ()
     low: int = 0
     high: int | None = None
