@@ -220,7 +220,8 @@ class AnswerParserOffer(msgspec.Struct, frozen=True):
     architectures: tuple[str, ...] = ()
     """Names from config.json's ``architectures`` that it is for; empty is any."""
     aliases: tuple[str, ...] = ()
-    """Other names for it."""
+    derives: bool = False
+    """Whether ``load`` names a ``(lsv.text.round_trip.Write) -> lsv.text.answer_parser.ModelParser | None`` instead."""
 
 
 class CallForm(msgspec.Struct, frozen=True):
@@ -258,12 +259,11 @@ class GrammarOffer(msgspec.Struct, frozen=True):
     name: str
     """What requests and operators ask for it by."""
     load: str
-    """Names a ``(vocabulary) -> lsv.grammars.grammar.GrammarBackend``, made in the engine's process when somebody asks
-    for it, who waits for its imports."""
+    """Names a ``(vocabulary) -> lsv.grammars.grammar.GrammarBackend``, made in the engine at the first use."""
     rank: int = 0
     """The one with the highest rank is the default."""
     aliases: tuple[str, ...] = ()
-    """Names of others that it stands in for where nobody offers them: what an answer must be says the request."""
+    """Names of back ends that it stands in for where no plugin offers them."""
 
 
 class DrafterOffer(msgspec.Struct, frozen=True):

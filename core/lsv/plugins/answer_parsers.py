@@ -48,41 +48,50 @@ def choose_parser(
 
     Among those whose texts all stand in the chat ``template``, one that names the architecture goes before one that
     does not, and then the one with more text. With ``try_out`` the first one is taken that reads all that the template
-    writes, and if none of them does, any other that does. A parser that was ``named`` is taken as it is. Raises
-    ``ConfigError`` for an unknown name.
+    writes; after them, the others with marks are tried, and then one that is derived from the template. A parser that
+    was ``named`` is taken as it is. Raises ``ConfigError`` for an unknown name.
     """
     if named == NONE:
         return None, "turned off"
     if named is not None:
         offer = find_parser(catalog, kind, named)
         return offer, "named by an option" + (f"; {try_out(offer)}" if try_out else "")
-    fitting = [offer for offer in catalog.offers(kind) if _fits(offer, template, architecture)]
-    fitting.sort(key=_weight, reverse=True)
-    trips = [try_out(offer) for offer in fitting] if try_out else []
-    for offer, trip in zip(fitting, trips, strict=False):
+    fitting = _fitting(catalog, kind, template, architecture)
+    if try_out is None:
+        return (fitting[0], _tell_texts(fitting[0], architecture)) if fitting else (None, _unknown(kind))
+    trips: dict[str, Trial] = {}
+    for candidate in fitting + _others(catalog, kind, fitting):
+        trips[candidate.name] = trip = try_out(candidate)
         if trip.proves:
-            return offer, f"{_tell_texts(offer, architecture)}; {trip}"
-    if try_out and any(trip.failed for trip in trips):
-        return _choose_by_proof(catalog, kind, fitting, trips, try_out)
-    if not fitting:
-        return None, f"no {KINDS[kind].noun} knows the chat template"
-    return fitting[0], _tell_texts(fitting[0], architecture) + (f"; {trips[0]}" if trips else "")
+            why = f"{_tell_texts(candidate, architecture)}; {trip}" if candidate in fitting else str(trip)
+            return candidate, why
+    failed = [f"{one.name}: {trips[one.name]}" for one in fitting if trips[one.name].failed]
+    if failed:
+        return None, f"no {KINDS[kind].noun} reads what the chat template writes ({'; '.join(failed)})"
+    if fitting:
+        return fitting[0], f"{_tell_texts(fitting[0], architecture)}; {trips[fitting[0].name]}"
+    return None, _unknown(kind)
 
 
-def _choose_by_proof(
-    catalog: Catalog, kind: type[Offer], fitting: Sequence[Offer], trips: Sequence[Trial], try_out: TryOut[Offer]
-) -> tuple[Offer | None, str]:
-    """A parser with marks of its own that reads what the template writes, although its texts are not there."""
-    for offer in catalog.offers(kind):
-        if offer.marks and offer not in fitting and (trip := try_out(offer)).proves:
-            return offer, str(trip)
-    told = "; ".join(f"{offer.name}: {trip}" for offer, trip in zip(fitting, trips, strict=True))
-    return None, f"no {KINDS[kind].noun} reads what the chat template writes ({told})"
+def _others(catalog: Catalog, kind: type[Offer], fitting: Sequence[Offer]) -> list[Offer]:
+    """Parsers whose texts the template lacks: those with marks of their own, and then those that are derived."""
+    offers = [offer for offer in catalog.offers(kind) if offer not in fitting and (offer.marks or offer.derives)]
+    return sorted(offers, key=lambda offer: offer.derives)
+
+
+def _unknown(kind: type[Offer]) -> str:
+    return f"no {KINDS[kind].noun} knows the chat template"
 
 
 def _tell_texts(offer: AnswerParserOffer, architecture: str) -> str:
     why = f"the chat template has {' and '.join(offer.templates)}"
     return f"{why}, and the architecture is {architecture}" if offer.architectures else why
+
+
+def _fitting(catalog: Catalog, kind: type[Offer], template: str, architecture: str) -> list[Offer]:
+    """Parsers whose texts the template has, the best first."""
+    found = [offer for offer in catalog.offers(kind) if _fits(offer, template, architecture)]
+    return sorted(found, key=_weight, reverse=True)
 
 
 def _fits(offer: AnswerParserOffer, template: str, architecture: str) -> bool:

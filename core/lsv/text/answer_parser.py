@@ -5,7 +5,7 @@ Parsers are offered by plugins (``lsv_tool_parsers``, ``lsv_reasoning_parsers``)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -91,3 +91,51 @@ class KnowsThoughts(Protocol):
     def thoughts_after(self, prompt_end: str) -> Thinking | None:
         """How an answer thinks behind a prompt with this end; None where it does not."""
         ...
+
+
+class Spelling(Protocol):
+    """How a grammar in Lark writes texts and schemas for one tokenizer."""
+
+    def text(self, text: str) -> list[str]:
+        """Strings, and special tokens by their numbers."""
+        ...
+
+    def plain(self, text: str) -> str:
+        """One string, whatever it says."""
+        ...
+
+    def json(self, schema: Mapping[str, Any]) -> str:
+        """JSON that a schema allows."""
+        ...
+
+
+class CallGrammar(Protocol):
+    """What holds a model to a form of calls; grammars are written in Lark, as llguidance reads it."""
+
+    @property
+    def open(self) -> str:
+        """What begins calls, and stands nowhere else in an answer; empty where nothing does."""
+        ...
+
+    @property
+    def repeats(self) -> bool:
+        """Whether ``open`` and the rules may come again, after white space."""
+        ...
+
+    def rules(
+        self, functions: Mapping[str, Mapping[str, Any]], spelling: Spelling, *, many: bool
+    ) -> Sequence[str] | None:
+        """The rule ``calls`` of what follows ``open``, and those that it needs: one call of one of ``functions``, or
+        also more if there may be ``many``. None where this form can't hold arguments to one of the schemas.
+        """
+        ...
+
+
+class ModelParser(msgspec.Struct, frozen=True):
+    """A parser for one model: a plugin's own, or one that is derived from the model's chat template."""
+
+    make: Callable[[AnswerForm], AnswerParser]
+    marks: tuple[str, ...]
+    """What it looks for, as in an offer of a parser."""
+    grammar: CallGrammar | None = None
+    """What holds the model to calls in the form that it reads, where it is derived."""

@@ -28,7 +28,8 @@ _MOST = 64
 _PARTS = [{"type": "text", "text": _FIRST}, {"type": "text", "text": _SECOND}]
 _PRINTED_PARTS = (f"'text': '{_FIRST}'", f'"text": "{_FIRST}"', f'"text":"{_FIRST}"')
 _ARGUMENTS = {"qkey": "qvalue"}
-_PRINTED_ARGUMENTS = ("'qkey':", '\\"qkey\\"')
+_PRINTED_OBJECT = ("'qkey':",)
+_PRINTED_ARGUMENTS = (*_PRINTED_OBJECT, '\\"qkey\\"')
 _USER = {"role": "user", "content": "Quser"}
 _ID = "q23456789"
 """Nine letters and digits, which the templates of Mistral ask for."""
@@ -73,11 +74,12 @@ class MessageForms:
     @cached_property
     def joins_arguments(self) -> bool:
         """Whether the template reads the arguments of calls as JSON text, and not as objects."""
-        as_object, as_text = (
-            any(_shows_call(self._render(_call(empty, arguments), _TOOLS)) for empty in _EMPTY)
-            for arguments in (_ARGUMENTS, write_arguments(_ARGUMENTS))
-        )
-        return as_text and not as_object
+        as_object = self._shows_calls(_ARGUMENTS, _PRINTED_ARGUMENTS)
+        return not as_object and self._shows_calls(write_arguments(_ARGUMENTS), _PRINTED_OBJECT)
+
+    def _shows_calls(self, arguments: Any, printed: Sequence[str]) -> bool:
+        """Whether a call with such arguments is written, and not ``printed``."""
+        return any(_shows_call(self._render(_call(empty, arguments), _TOOLS), printed) for empty in _EMPTY)
 
     def arguments(self, given: Any) -> Any:
         """The arguments of a call in the form that the template reads."""
@@ -140,7 +142,7 @@ def _shows_content(text: str | None, form: ContentForm) -> bool:
     return form == "text" or (_SECOND in text and not any(printed in text for printed in _PRINTED_PARTS))
 
 
-def _shows_call(text: str | None) -> bool:
+def _shows_call(text: str | None, printed: Sequence[str] = _PRINTED_ARGUMENTS) -> bool:
     if text is None or not all(word in text for word in ("qcall", *_ARGUMENTS, *_ARGUMENTS.values())):
         return False
-    return not any(printed in text for printed in _PRINTED_ARGUMENTS)
+    return not any(one in text for one in printed)

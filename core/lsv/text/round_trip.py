@@ -33,21 +33,30 @@ _SCHEMAS: dict[str, dict[str, Any]] = {
     },
     "get_time": {"type": "object", "properties": {}},
 }
-_TOOLS = [
-    {"type": "function", "function": {"name": name, "description": "Looks it up", "parameters": schema}}
-    for name, schema in _SCHEMAS.items()
-]
 _QUESTION = {"role": "user", "content": "How will the weather be?"}
 _THOUGHT = "The forecast says it."
 _FIRST: Call = ("get_forecast", {"city": 'Sankt "Veit"', "days": 3})
-_CASES: Mapping[str, tuple[str, str, tuple[Call, ...]]] = {
-    "one call": ("", "", (_FIRST,)),
-    "two calls": ("", "", (_FIRST, ("get_forecast", {"city": "Bern\nOst"}))),
-    "a call without arguments": ("", "", (("get_time", {}),)),
-    "a call after a text": ("I look it up.", "", (_FIRST,)),
-    "a call after a thought": ("", _THOUGHT, (_FIRST,)),
+
+
+class Case(NamedTuple):
+    """What an earlier answer of a conversation holds."""
+
+    calls: tuple[Call, ...] = ()
+    text: str = ""
+    thought: str = ""
+
+
+_CASES: Mapping[str, Case] = {
+    "one call": Case((_FIRST,)),
+    "two calls": Case((_FIRST, ("get_forecast", {"city": "Bern\nOst"}))),
+    "a call without arguments": Case((("get_time", {}),)),
+    "a call after a text": Case((_FIRST,), text="I look it up."),
+    "a call after a thought": Case((_FIRST,), thought=_THOUGHT),
 }
-"""By what is tried: the text, the thought and the calls of an earlier answer."""
+Schemas = Mapping[str, Mapping[str, Any]]
+"""The JSON schemas of functions' arguments, by name."""
+Write = Callable[[Mapping[str, Case], Schemas], Sequence["Written"]]
+"""Renders answers with a model's chat template: what :func:`write_answers` gives for one."""
 _BROKEN_MARK = re.compile(r"[<\[][^<>\[\]]*\Z")
 _PIECES = (0, 1, 7)
 """How many characters come at once; 0 for all."""
@@ -56,10 +65,11 @@ _PIECES = (0, 1, 7)
 class Written(NamedTuple):
     """What a model writes, as its template shows it."""
 
-    case: str
+    name: str
+    """The name of the case."""
+    case: Case
     prompt: str
     answer: str
-    calls: tuple[Call, ...]
     cut: bool
     """Whether the prompt goes on where the history does not: templates open thoughts, and leave them out later."""
 
@@ -84,14 +94,23 @@ class RoundTrip(msgspec.Struct, frozen=True):
         return f"it reads what the template writes: {', '.join(self.held)}"
 
 
-def write_calls(render: Render) -> list[Written]:
-    """The answers with calls that a template shows. A case that it refuses, or does not write whole, is left out."""
+def write_calls(write: Write) -> Sequence[Written]:
+    """The answers with calls that a template shows: one call, two, one after a text …"""
+    return write(_CASES, _SCHEMAS)
+
+
+def write_answers(render: Render, cases: Mapping[str, Case], schemas: Schemas) -> list[Written]:
+    """The answers that a template shows. A case that it refuses, or does not write whole, is left out."""
+    tools = [
+        {"type": "function", "function": {"name": name, "description": "Looks it up", "parameters": schema}}
+        for name, schema in schemas.items()
+    ]
     try:
-        before = render([_QUESTION], _TOOLS, False)
-        prompt = render([_QUESTION], _TOOLS, True)
+        before = render([_QUESTION], tools, False)
+        prompt = render([_QUESTION], tools, True)
     except BadRequest:
         return []
-    found = (_write(render, before, prompt, case, *shown) for case, shown in _CASES.items())
+    found = (_write(render, tools, before, prompt, name, case) for name, case in cases.items())
     return [written for written in found if written is not None]
 
 
@@ -99,32 +118,56 @@ def read_back(written: Sequence[Written], make_tools: MakeParser, make_thoughts:
     """Which answers two parsers read as they were written."""
     held, failed = list[str](), list[str]()
     for one in written:
-        reads = all(_read(one, make_tools, make_thoughts, size) == list(one.calls) for size in _PIECES)
-        (held if reads else failed).append(one.case)
+        reads = all(_read(one, make_tools, make_thoughts, size) == list(one.case.calls) for size in _PIECES)
+        (held if reads else failed).append(one.name)
     return RoundTrip(held, failed)
 
 
+def force_calls(written: Sequence[Written], open: str, make_thoughts: Any) -> list[Written]:
+    """The same answers as a form begins them that calls must have: with ``open``, and right after the thoughts."""
+    found: list[Written] = []
+    for one in written:
+        _, begin, rest = one.answer.partition(open) if open else ("", "", one.answer)
+        if one.case.text or one.case.thought or not (begin or not open):
+            continue
+        answer = f"{begin}{rest}"
+        found.append(one._replace(answer=answer, cut=False))
+        thinking = make_thoughts.thoughts_after(one.prompt) if isinstance(make_thoughts, KnowsThoughts) else None
+        if thinking is not None:
+            opened = "" if one.prompt.rstrip().endswith(thinking.begins) else thinking.begins[0]
+            end = thinking.close or thinking.ends[0]
+            found.append(one._replace(answer=f"{opened}{_THOUGHT}{end}{answer}", cut=False))
+    return found
+
+
 def _write(
-    render: Render, before: str, prompt: str, case: str, text: str, thought: str, calls: tuple[Call, ...]
+    render: Render, tools: Sequence[Mapping[str, Any]], before: str, prompt: str, name: str, case: Case
 ) -> Written | None:
     made = [
-        {"id": f"call{number:05d}", "type": "function", "function": {"name": name, "arguments": json.dumps(given)}}
-        for number, (name, given) in enumerate(calls, 1)
+        {"id": call_id(number), "type": "function", "function": {"name": called, "arguments": json.dumps(given)}}
+        for number, (called, given) in enumerate(case.calls, 1)
     ]
-    message = {"role": "assistant", "content": text, "tool_calls": made}
-    if thought:
-        message["reasoning_content"] = thought
+    message: dict[str, Any] = {"role": "assistant", "content": case.text}
+    if made:
+        message["tool_calls"] = made
+    if case.thought:
+        message["reasoning_content"] = case.thought
     try:
-        shown = render([_QUESTION, message], _TOOLS, False)
+        shown = render([_QUESTION, message], tools, False)
     except BadRequest:
         return None
-    if not shown.startswith(before) or (thought and thought not in shown):
+    if not shown.startswith(before) or (case.thought and case.thought not in shown):
         return None
     begin = _answer_begins(before, prompt, shown)
-    answer, names = shown[begin:], Counter(name for name, _ in calls)
-    if any(answer.count(name) < count for name, count in names.items()):
+    answer, names = shown[begin:], Counter(called for called, _ in case.calls)
+    if any(answer.count(called) < count for called, count in names.items()):
         return None
-    return Written(case, prompt, answer, calls, cut=begin < len(prompt))
+    return Written(name, case, prompt, answer, cut=begin < len(prompt))
+
+
+def call_id(number: int) -> str:
+    """The id that the call with this number, from 1 on, has in a case: nine letters and digits, as Mistral wants it."""
+    return f"call{number:05d}"
 
 
 def _answer_begins(before: str, prompt: str, shown: str) -> int:

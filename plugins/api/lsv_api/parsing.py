@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from lsv import plugins
 from lsv.engine.client import Client
 from lsv.errors import BadRequest
-from lsv.offers import CallForm, ReasoningParserOffer, ToolParserOffer
-from lsv.plugins.answer_parsers import TryOut, choose_parser, find_parser
+from lsv.offers import AnswerParserOffer, ReasoningParserOffer, ToolParserOffer
+from lsv.plugins.answer_parsers import find_parser
 from lsv.plugins.catalog import KINDS, Catalog
 from lsv.plugins.files import add_file
-from lsv.text.answer_parser import AnswerForm, AnswerParser
-from lsv.text.round_trip import RoundTrip, read_back, write_calls
+from lsv.text.answer_parser import AnswerForm, AnswerParser, CallGrammar
+from lsv.text.parser_choice import AnswerParsers, Choice
+from lsv.text.round_trip import Write, write_answers
+from lsv_api.call_grammars import JsonCallGrammar
 from lsv_api.options import ApiOptions
 from lsv_api.schema_check import SchemaCheck
 
 log = logging.getLogger("lsv.api")
 
-Offer = TypeVar("Offer", ToolParserOffer, ReasoningParserOffer)
 MakeParser = Callable[[AnswerForm], AnswerParser]
 
 
@@ -41,8 +42,8 @@ class Parsing(msgspec.Struct, frozen=True):
     forced: MakeParser | None = None
     """Reads an answer that must be calls: a list of JSON objects."""
 
-    form: CallForm | None = None
-    """What grammars must know of the calls."""
+    form: CallGrammar | None = None
+    """What holds a model to the form of its calls."""
 
     marks: frozenset[str] = frozenset()
     """What the parsers look for."""
@@ -61,24 +62,30 @@ PLAIN = Parsing()
 def choose_parsing(client: Client, options: ApiOptions) -> Parsing:
     """The parsers for a model's answers, which the log names with the reason. Raises ``ConfigError``."""
     catalog = _catalog(sorted({*client.config.plugins, "api"}) if client.config.plugins else None, options)
-    template = _template(client, options)
-    thoughts, _ = _choose(catalog, ReasoningParserOffer, options.reasoning_parser, template, client)
-    tools, why = _choose_tools(catalog, thoughts, template, client, options)
-    if tools is not None and tools.form is None:
+    template, architecture = _template(client, options), client.config.architecture
+    parsers = AnswerParsers(catalog, template, architecture, _writer(client, options))
+    thoughts = parsers.choose_thoughts(options.reasoning_parser)
+    calls = parsers.choose_calls(options.tool_call_parser, thoughts.parser)
+    if thoughts.offer is not None or options.reasoning_parser is not None:
+        _tell(client, ReasoningParserOffer, thoughts)
+    _tell(client, ToolParserOffer, calls)
+    form = _form(calls, thoughts, parsers)
+    if calls.offer is not None and form is None:
         log.info(
             "%s: strict functions are held to their schemas where a call is forced, not with tool_choice auto: calls "
             "in the form of %s have no grammar",
             client.config.served_names[0],
-            tools.name,
+            calls.offer.name,
         )
+    chosen = [choice.parser for choice in (calls, thoughts) if choice.parser is not None]
     return Parsing(
-        tools=None if tools is None else catalog.load(tools),
-        thoughts=None if thoughts is None else catalog.load(thoughts),
-        why_no_tools="" if tools is not None else why,
+        tools=None if calls.parser is None else calls.parser.make,
+        thoughts=None if thoughts.parser is None else thoughts.parser.make,
+        why_no_tools="" if calls.offer is not None else calls.why,
         forced=_forced(catalog),
-        form=None if tools is None else tools.form,
-        marks=frozenset(mark for offer in (tools, thoughts) if offer is not None for mark in offer.marks),
-        short_ids=tools is not None and tools.short_ids,
+        form=form,
+        marks=frozenset(mark for parser in chosen for mark in parser.marks),
+        short_ids=calls.offer is not None and calls.offer.short_ids,
         schemas=SchemaCheck(catalog, client.config.grammars),
     )
 
@@ -102,10 +109,8 @@ def _catalog(chosen: Sequence[str] | None, options: ApiOptions) -> Catalog:
     return loaded.catalog
 
 
-def _choose_tools(
-    catalog: Catalog, thoughts: ReasoningParserOffer | None, template: str, client: Client, options: ApiOptions
-) -> tuple[ToolParserOffer | None, str]:
-    """The parser of calls, which must read back what the chat template writes."""
+def _writer(client: Client, options: ApiOptions) -> Write:
+    """What renders answers with the chat template of requests."""
 
     def render(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], prompt: bool) -> str:
         return client.tokenizer.render_chat(
@@ -117,31 +122,22 @@ def _choose_tools(
             content_format=options.content_format,
         )
 
-    written = write_calls(render) if template else []
-    make_thoughts = None if thoughts is None else catalog.load(thoughts)
-
-    def try_out(offer: ToolParserOffer) -> RoundTrip:
-        return read_back(written, catalog.load(offer), make_thoughts)
-
-    return _choose(catalog, ToolParserOffer, options.tool_call_parser, template, client, try_out)
+    return lambda cases, schemas: write_answers(render, cases, schemas)
 
 
-def _choose(
-    catalog: Catalog,
-    kind: type[Offer],
-    named: str | None,
-    template: str,
-    client: Client,
-    try_out: TryOut[Offer] | None = None,
-) -> tuple[Offer | None, str]:
-    architecture = client.config.architecture
-    offer, why = choose_parser(
-        catalog, kind, named=named, template=template, architecture=architecture, try_out=try_out
-    )
-    if offer is not None or named is not None or try_out is not None:
-        noun = KINDS[kind].noun
-        log.info("%s: %s is %s: %s", client.config.served_names[0], noun, offer.name if offer else "none", why)
-    return offer, why
+def _form(
+    calls: Choice[ToolParserOffer], thoughts: Choice[ReasoningParserOffer], parsers: AnswerParsers
+) -> CallGrammar | None:
+    """What holds a model to the calls that a parser reads: as the template writes them, or as its plugin says."""
+    if calls.offer is None or calls.parser is None:
+        return None
+    derived = parsers.derive_grammar(calls.parser, thoughts.parser)
+    return JsonCallGrammar(calls.offer.form) if derived is None and calls.offer.form is not None else derived
+
+
+def _tell(client: Client, kind: type[AnswerParserOffer], choice: Choice[Any]) -> None:
+    name = "none" if choice.offer is None else choice.offer.name
+    log.info("%s: %s is %s: %s", client.config.served_names[0], KINDS[kind].noun, name, choice.why)
 
 
 def _forced(catalog: Catalog) -> MakeParser | None:

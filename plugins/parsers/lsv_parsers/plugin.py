@@ -147,6 +147,7 @@ def lsv_tool_parsers() -> Iterable[ToolParserOffer]:
     yield ToolParserOffer(
         "openai", "lsv_parsers.harmony:tools", _HARMONY, ("<|channel|>", "functions."), aliases=("gpt_oss",)
     )
+    yield ToolParserOffer("derived", "lsv_parsers.derived.parser:derive_parser", derives=True)
 
 
 @hookimpl
@@ -184,3 +185,4 @@ def lsv_reasoning_parsers() -> Iterable[ReasoningParserOffer]:
     yield ReasoningParserOffer(
         "openai_gptoss", "lsv_parsers.harmony:thinking", _HARMONY, ("<|channel|>", "analysis"), aliases=("gpt_oss",)
     )
+    yield ReasoningParserOffer("derived", "lsv_parsers.derived.thoughts:derive_parser", derives=True)

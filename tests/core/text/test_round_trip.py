@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from lsv import plugins
+from lsv.errors import ConfigError
 from lsv.offers import ReasoningParserOffer, ToolParserOffer
-from lsv.plugins.answer_parsers import choose_parser, find_parser
+from lsv.plugins.answer_parsers import find_parser
 from lsv.plugins.catalog import Catalog
 from lsv.text.chat_template import ChatTemplates
-from lsv.text.round_trip import RoundTrip, Written, read_back, write_calls
+from lsv.text.parser_choice import AnswerParsers
+from lsv.text.round_trip import RoundTrip, Write, Written, read_back, write_answers, write_calls
 
 HEADER = (
     "{% for m in messages %}<|{{ m.role }}|>{% if m.reasoning_content is defined %}"
@@ -32,9 +36,17 @@ def catalog() -> Catalog:
     return plugins.load(["parsers"]).catalog
 
 
-def write(template: str) -> list[Written]:
+def writer(template: str) -> Write:
     chat = ChatTemplates({"default": template}, {})
-    return write_calls(lambda messages, tools, prompt: chat.render(messages, tools=tools, add_generation_prompt=prompt))
+
+    def render(messages: Any, tools: Any, prompt: bool) -> str:
+        return chat.render(messages, tools=tools, add_generation_prompt=prompt)
+
+    return lambda cases, schemas: write_answers(render, cases, schemas)
+
+
+def write(template: str) -> list[Written]:
+    return list(write_calls(writer(template)))
 
 
 def try_out(catalog: Catalog, template: str, name: str, thoughts: str | None = "qwen3") -> RoundTrip:
@@ -68,7 +80,7 @@ def test_a_header_that_ends_inside_of_a_mark_is_cut_before_it(catalog: Catalog) 
         '"name"', '"tool_name"').replace('"arguments"', '"parameters"').replace(
         "<|assistant|>{% endif %}", "<|assistant|><|START_THINKING|>{% endif %}"
     )  # fmt: skip
-    assert all(one.answer.startswith("<|START_ACTION|>") for one in write(template) if one.case in ALL[:3])
+    assert all(one.answer.startswith("<|START_ACTION|>") for one in write(template) if one.name in ALL[:3])
     assert try_out(catalog, template, "cohere_command4", "cohere_command4").held[:3] == ALL[:3]
 
 
@@ -84,17 +96,15 @@ def test_a_header_that_ends_inside_of_a_mark_is_cut_before_it(catalog: Catalog) 
     ids=["no tools", "no calls", "the first call alone", "calls without their text", "one call alone"],
 )  # fmt: skip
 def test_what_a_template_does_not_write_is_not_tried(template: str, cases: list[str], catalog: Catalog) -> None:
-    assert [written.case for written in write(template)] == cases
+    assert [written.name for written in write(template)] == cases
     if not cases:
         found = try_out(catalog, template, "hermes")
         assert str(found) == "the template shows no calls, so that they are read is not proved"
 
 
 def choose(catalog: Catalog, template: str, named: str | None = None) -> tuple[str | None, str]:
-    offer, why = choose_parser(
-        catalog, ToolParserOffer, named=named, template=template, architecture="LlamaForCausalLM",
-        try_out=lambda one: try_out(catalog, template, one.name),
-    )  # fmt: skip
+    parsers = AnswerParsers(catalog, template, "LlamaForCausalLM", writer(template))
+    offer, _, why = parsers.choose_calls(named, parsers.choose_thoughts("qwen3").parser)
     return offer and offer.name, why
 
 
@@ -111,8 +121,62 @@ def test_the_parser_that_reads_the_calls_is_chosen(catalog: Catalog) -> None:
 
 def test_a_form_that_nothing_reads_has_no_parser(catalog: Catalog) -> None:
     """The reason names the parser that its words stand for."""
-    template = "{# <tool_call> #}" + HERMES.replace("<tool_call>{", "~call~{").replace("</tool_call>", "")
+    told = "{{ c.function.name }} of {{ c.function.arguments.values() | join(' and ') }}. "
+    template = "{# <tool_call>, arguments #}" + HEADER + CALL + told + "{% endfor %}" + FOOTER
     name, why = choose(catalog, template)
     assert name is None
     assert why.startswith("no tool parser reads what the chat template writes (hermes: of what the template writes it")
     assert choose(catalog, template, named="hermes")[0] == "hermes", "an operator's word counts"
+
+
+def test_a_form_that_no_plugin_names_has_a_derived_parser(catalog: Catalog) -> None:
+    template = HERMES.replace("tool_call>", "act>").replace('"name"', '"do"').replace('"arguments"', '"with"')
+    name, why = choose(catalog, template)
+    assert (name, why) == ("derived", f"it reads what the template writes: {', '.join(ALL)}")
+    assert choose(catalog, template, named="hermes")[0] == "hermes", "an operator's word counts"
+
+
+def test_a_derived_parser_that_is_named_needs_a_template_with_calls(catalog: Catalog) -> None:
+    parsers = AnswerParsers(catalog, "", "LlamaForCausalLM", writer(HERMES))
+    with pytest.raises(ConfigError, match="shows nothing that a tool parser can be derived from; name another"):
+        parsers.choose_calls("derived", None)
+    with pytest.raises(ConfigError, match="shows nothing that a reasoning parser can be derived from"):
+        parsers.choose_thoughts("derived")
+
+
+def test_thoughts_that_no_plugin_names_have_a_derived_parser(catalog: Catalog) -> None:
+    template = HERMES.replace("think>", "muse>")
+    parsers = AnswerParsers(catalog, template, "LlamaForCausalLM", writer(template))
+    found = parsers.choose_thoughts(None)
+    assert found.offer is not None
+    assert (found.offer.name, found.why) == ("derived", "the chat template has <muse> and </muse>")
+
+
+@pytest.mark.parametrize(
+    ("calls", "thoughts", "held"),
+    [("hermes", "qwen3", True), ("hermes", None, True), ("glm45", None, False)],
+)
+def test_the_form_of_the_template_holds_where_the_parser_reads_it(
+    calls: str, thoughts: str | None, held: bool, catalog: Catalog
+) -> None:
+    parsers = AnswerParsers(catalog, HERMES, "LlamaForCausalLM", writer(HERMES))
+    before = parsers.choose_thoughts(thoughts).parser if thoughts else None
+    chosen = parsers.choose_calls(calls, before).parser
+    assert chosen is not None
+    assert (parsers.derive_grammar(chosen, before) is not None) is held
+
+
+def test_a_form_that_begins_before_the_thoughts_end_does_not_hold(catalog: Catalog) -> None:
+    """Where thoughts end with the header of the answer itself, a call has another header, and JSON holds instead."""
+    template = (
+        "{% for m in messages %}<|start|>{{ m.role }}" + ONE_CALL + CALL + " to=functions.{{ c.function.name }}"
+        "<|channel|>commentary json<|message|>{{ c.function.arguments | tojson }}<|call|>{% endfor %}{% if m.content %}"
+        "<|channel|>final<|message|>{{ m.content }}<|end|>{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+    )  # fmt: skip
+    parsers = AnswerParsers(catalog, template, "GptOssForCausalLM", writer(template))
+    thoughts = parsers.choose_thoughts("openai_gptoss").parser
+    calls = parsers.choose_calls("openai", thoughts).parser
+    assert calls is not None
+    assert parsers.derive_grammar(calls, None) is not None
+    assert parsers.derive_grammar(calls, thoughts) is None

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from lsv import LLM, SamplingParams
 from lsv.errors import BadRequest
-from lsv.grammars.grammar import Vocabulary
 from lsv.offers import CallForm
 from lsv.request.structured import StructuredOutputsParams
 from lsv.testing.fakes.client import FakeClient
-from lsv_api.openai.strict import strict_grammar
+from lsv.testing.grammars.marked import MarkedBytes, allows
+from lsv_api.call_grammars import JsonCallGrammar, strict_grammar
 from lsv_api.openai.tools import forced_schema
 from lsv_guidance.backend import GuidanceBackend
 from lsv_parsers.plugin import lsv_tool_parsers
@@ -31,48 +31,10 @@ POINT = {
 }
 FUNCTIONS: dict[str, Mapping[str, Any]] = {"point": POINT, "other": {"type": "object"}}
 FORMS = {offer.name: offer.form for offer in lsv_tool_parsers() if offer.form is not None}
-END = 256
 
 
-class Bytes:
-    """A token for each byte, and one for each special text."""
-
-    def __init__(self, *special: str) -> None:
-        self.special = {text: END + 1 + index for index, text in enumerate(special)}
-        self.special_ids = frozenset(self.special.values())
-
-    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        ids: list[int] = []
-        while text:
-            mark = next((mark for mark in self.special if text.startswith(mark)), None)
-            ids += [self.special[mark]] if mark else list(text[0].encode())
-            text = text[len(mark) if mark else 1 :]
-        return ids
-
-    def token_text(self, token: int) -> str:
-        return bytes([token]).decode()
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        tokens = (*(bytes([byte]) for byte in range(256)), b"<end>", *(text.encode() for text in self.special))
-        return Vocabulary(
-            tokens=tokens, eos=(END,), special=self.special_ids | {END}, encode=lambda text: list(text.encode())
-        )
-
-
-def allows(tokenizer: Bytes, asked: StructuredOutputsParams, text: str) -> bool:
-    """Whether an answer may be this text, and nothing more."""
-    backend = GuidanceBackend(tokenizer.vocabulary)
-    matcher = backend.compile(asked).begin()
-    for token in (*tokenizer.encode(text), END):
-        if matcher.finished:
-            return token == END
-        row = memoryview(bytearray(4 * -(-len(tokenizer.vocabulary.tokens) // 32))).cast("I")
-        matcher.fill(row)
-        if not row[token // 32] >> token % 32 & 1:
-            return False
-        assert matcher.accept([token])
-    return True
+def follows(tokenizer: MarkedBytes, asked: StructuredOutputsParams, text: str) -> bool:
+    return allows(GuidanceBackend(tokenizer.vocabulary).compile(asked), tokenizer, text)
 
 
 def written(form: CallForm, name: str, arguments: str) -> str:
@@ -89,8 +51,8 @@ def written(form: CallForm, name: str, arguments: str) -> str:
 def test_calls_are_as_their_schemas_say_and_texts_are_free(name: str, special: bool) -> None:
     form = FORMS[name]
     (offer,) = (offer for offer in lsv_tool_parsers() if offer.name == name)
-    tokenizer = Bytes(*(offer.marks if special else ()), "<think>")
-    grammar = strict_grammar(form, FUNCTIONS, tokenizer, [*offer.marks, "<think>"])  # type: ignore[arg-type]
+    tokenizer = MarkedBytes(*(offer.marks if special else ()), "<think>")
+    grammar = strict_grammar(JsonCallGrammar(form), FUNCTIONS, tokenizer, [*offer.marks, "<think>"])  # type: ignore[arg-type]
     asked = StructuredOutputsParams(grammar=grammar)
 
     good, wrong = written(form, "point", '{"at": 3}'), written(form, "point", '{"at": -3}')
@@ -102,32 +64,32 @@ def test_calls_are_as_their_schemas_say_and_texts_are_free(name: str, special: b
         f"<think>Well.\n{good}\n{good} That is it.",
         f"A {form.open[0]}",
     ):
-        assert allows(tokenizer, asked, text), text
-    assert allows(tokenizer, asked, written(form, "other", '{"any": ["thing"]}'))
+        assert follows(tokenizer, asked, text), text
+    assert follows(tokenizer, asked, written(form, "other", '{"any": ["thing"]}'))
     for text in (wrong, f"Hi {wrong}", f"{good}{wrong}", written(form, "nobody", "{}"), form.open, f"{form.open} no"):
-        assert not allows(tokenizer, asked, text), text
-    assert not allows(tokenizer, asked, written(form, "point", '{"at": 3, "x": 1}'))
+        assert not follows(tokenizer, asked, text), text
+    assert not follows(tokenizer, asked, written(form, "point", '{"at": 3, "x": 1}'))
 
 
 def test_mistral_s_calls_have_two_forms() -> None:
-    tokenizer = Bytes("[TOOL_CALLS]", "[ARGS]")
-    grammar = strict_grammar(FORMS["mistral"], FUNCTIONS, tokenizer, ())  # type: ignore[arg-type]
+    tokenizer = MarkedBytes("[TOOL_CALLS]", "[ARGS]")
+    grammar = strict_grammar(JsonCallGrammar(FORMS["mistral"]), FUNCTIONS, tokenizer, ())  # type: ignore[arg-type]
     for arguments, fine in (('{"at": 3}', True), ('{"at": ""}', False)):
         for call in (f"point[ARGS]{arguments}", f'[{{"name": "point", "arguments": {arguments}}}]'):
-            assert allows(tokenizer, StructuredOutputsParams(grammar=grammar), f"Hm. [TOOL_CALLS]{call}") == fine
+            assert follows(tokenizer, StructuredOutputsParams(grammar=grammar), f"Hm. [TOOL_CALLS]{call}") == fine
 
 
 def test_what_a_schema_refers_to_in_itself_is_found_where_calls_are_forced() -> None:
     asked = StructuredOutputsParams(json=json.dumps(forced_schema(FUNCTIONS, None)))
-    assert allows(Bytes(), asked, '[{"name": "point", "parameters": {"at": 3}}]')
-    assert not allows(Bytes(), asked, '[{"name": "point", "parameters": {"at": -3}}]')
+    assert follows(MarkedBytes(), asked, '[{"name": "point", "parameters": {"at": 3}}]')
+    assert not follows(MarkedBytes(), asked, '[{"name": "point", "parameters": {"at": -3}}]')
 
 
 def test_what_no_grammar_can_follow_is_refused() -> None:
     schema = {"type": "object", "properties": {"a": {"uniqueItems": True}}}
-    grammar = strict_grammar(FORMS["hermes"], {"f": schema}, Bytes(), ())  # type: ignore[arg-type]
+    grammar = strict_grammar(JsonCallGrammar(FORMS["hermes"]), {"f": schema}, MarkedBytes(), ())  # type: ignore[arg-type]
     with pytest.raises(BadRequest, match="uniqueItems"):
-        GuidanceBackend(Bytes().vocabulary).compile(StructuredOutputsParams(grammar=grammar))
+        GuidanceBackend(MarkedBytes().vocabulary).compile(StructuredOutputsParams(grammar=grammar))
 
 
 def test_a_model_s_own_calls_follow_their_schemas() -> None:
@@ -147,7 +109,9 @@ def test_a_model_s_own_calls_follow_their_schemas() -> None:
                 logits[opening[len(output)]] = 1e4
             return logits
 
-        form = StructuredOutputsParams(grammar=strict_grammar(FORMS["hermes"], {"go": schema}, tokenizer, ()))
+        form = StructuredOutputsParams(
+            grammar=strict_grammar(JsonCallGrammar(FORMS["hermes"]), {"go": schema}, tokenizer, ())
+        )
         params = SamplingParams(
             n=8, seed=1, max_tokens=200, stop=["</tool_call>"], logits_processors=[begin], structured_outputs=form
         )

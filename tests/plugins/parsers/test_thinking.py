@@ -14,7 +14,7 @@ from lsv_parsers.plugin import lsv_reasoning_parsers, lsv_tool_parsers
 
 from .samples import FAMILIES, TOOLS, written
 
-OFFERS = {offer.name: offer for offer in lsv_reasoning_parsers()}
+OFFERS = {offer.name: offer for offer in lsv_reasoning_parsers() if not offer.derives}
 MARKS = {
     "openai_gptoss": ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
 }

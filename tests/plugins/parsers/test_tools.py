@@ -17,7 +17,7 @@ from lsv_parsers.reader import Reader
 
 from .samples import ARGUMENTS, FAMILIES, TOOLS, Call, Family, written
 
-OFFERS = {offer.name: offer for offer in lsv_tool_parsers()}
+OFFERS = {offer.name: offer for offer in lsv_tool_parsers() if not offer.derives}
 FORM = AnswerForm(tools=TOOLS, hidden=("<|eot|>",))
 CALLS: dict[str, list[Call]] = {
     **{name: [("get_weather", arguments)] for name, arguments in ARGUMENTS.items()},

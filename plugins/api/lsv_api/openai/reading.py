@@ -122,11 +122,13 @@ class AnswerReading:
         return None if make is None or self._formed else make(form)
 
     def _begin_calls(self, form: AnswerForm) -> AnswerParser | None:
+        make = self._parsing.tools
+        if make is not None and self._tools.forced_form is not None:
+            return OnlyCalls(make(form))
         if self._tools.named is not None:
             return NamedCall(self._tools.named)
         if self._tools.forced is not None:
             return None if self._parsing.forced is None else OnlyCalls(self._parsing.forced(form))
-        make = self._parsing.tools
         return None if make is None or not self._tools.callable else make(form)
 
 

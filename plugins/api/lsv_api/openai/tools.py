@@ -13,11 +13,11 @@ import msgspec
 from lsv.errors import BadRequest
 from lsv.request.params import SamplingParams
 from lsv.request.structured import StructuredOutputsParams
+from lsv_api.call_grammars import Schemas, either_grammar, forced_grammar, place, strict_grammar
 from lsv_api.http.context import Served
 from lsv_api.http.failures import Unsupported
 from lsv_api.http.fields import check_spelling
 from lsv_api.openai.form_origin import FormOrigin
-from lsv_api.openai.strict import Schemas, either_grammar, place, strict_grammar
 from lsv_api.options import ApiOptions
 from lsv_api.records.requests import ChatRequest
 
@@ -30,8 +30,9 @@ _CHOICES = ("none", "auto", "required")
 
 
 _FORCED = FormOrigin("tools", instead="change them, or set tool_choice to auto")
+_FORCED_FORM = FormOrigin("tools", instead=_FORCED.instead, written=True)
 _STRICT = FormOrigin("tools", instead="change them, or leave strict out", written=True)
-WriteEither = Callable[[Mapping[str, Any], "str | None"], str]
+WriteEither = Callable[[Mapping[str, Any], "str | None"], "str | None"]
 
 
 class Tools(msgspec.Struct, frozen=True):
@@ -49,6 +50,9 @@ class Tools(msgspec.Struct, frozen=True):
     forced: Mapping[str, Any] | None = None
     """The JSON schema of an answer that must be calls; None where it need not."""
 
+    forced_form: str | None = None
+    """The grammar of an answer that must be calls, in the model's own form; None where ``forced`` holds instead."""
+
     strict: str | None = None
     """The grammar of an answer that may have calls, with arguments as their schemas ask; None where nothing asks."""
 
@@ -56,7 +60,8 @@ class Tools(msgspec.Struct, frozen=True):
     """Writes the grammar of an answer that is calls or JSON of a schema; None where calls have no grammar."""
 
     named: str | None = None
-    """The function that the answer must call: it is that one's arguments, and nothing else."""
+    """The function that the answer must call. Without a ``forced_form`` it is that one's arguments, and nothing else.
+    """
 
     followed: frozenset[str] = frozenset()
     """Functions whose calls are held to their schemas."""
@@ -72,9 +77,7 @@ def read_tools(body: ChatRequest, served: Served, options: ApiOptions) -> Tools:
         return Tools(None if options.exclude_tools else body.tools)
     first_only = body.parallel_tool_calls is False
     if choice == "required":
-        followed = frozenset(functions if named is None else (named,))
-        forced = forced_schema(functions, named)
-        return Tools(body.tools, functions, first_only, forced, named=named, followed=followed)
+        return _must_call(body.tools or (), functions, served, named, first_only=first_only)
     if served.parsing.tools is None:
         raise Unsupported(
             f"tools are not available for this model: {served.parsing.why_no_tools or 'no parser reads its calls'}; "
@@ -82,6 +85,21 @@ def read_tools(body: ChatRequest, served: Served, options: ApiOptions) -> Tools:
             param="tools",
         )
     return _may_call(body.tools or (), functions, served, first_only=first_only)
+
+
+def _must_call(
+    tools: Sequence[Mapping[str, Any]], functions: Schemas, served: Served, named: str | None, *, first_only: bool
+) -> Tools:
+    """The tools of an answer that must call: in the form that the model writes by itself, where that can be held to the
+    schemas, and else in JSON.
+    """
+    chosen = dict(functions) if named is None else {named: functions[named]}
+    forced = forced_schema(functions, named)
+    places = {name: place for place, name in enumerate(functions)}
+    schemas = {name: object_schema(schema, places[name]) for name, schema in chosen.items()}
+    form, many = served.parsing.form, named is None and not first_only
+    own = None if form is None else forced_grammar(form, schemas, served.client.tokenizer, many=many)
+    return Tools(tools, functions, first_only, forced, own, named=named, followed=frozenset(chosen))
 
 
 def _may_call(tools: Sequence[Mapping[str, Any]], functions: Schemas, served: Served, *, first_only: bool) -> Tools:
@@ -124,6 +142,9 @@ def force_calls(params: SamplingParams, tools: Tools, origin: FormOrigin) -> tup
     another form holds for the whole answer.
     """
     asked = params.structured_outputs
+    if tools.forced_form is not None:
+        form = StructuredOutputsParams(grammar=tools.forced_form)
+        return params.replace(structured_outputs=form), _FORCED_FORM.of(tools.callable, tools.followed)
     if tools.forced is not None:
         with _FORCED.naming():
             form = StructuredOutputsParams(json=dict(tools.forced))
@@ -136,7 +157,10 @@ def force_calls(params: SamplingParams, tools: Tools, origin: FormOrigin) -> tup
     schema = None if tools.either is None else _schema_of(asked)
     if tools.either is None or schema is None:
         return params, origin
-    form = StructuredOutputsParams(grammar=tools.either(schema, asked.whitespace_pattern), backend=asked.backend)
+    grammar = tools.either(schema, asked.whitespace_pattern)
+    if grammar is None:
+        return params, origin
+    form = StructuredOutputsParams(grammar=grammar, backend=asked.backend)
     instead = "simplify it, or send it without tools"
     return params.replace(structured_outputs=form), FormOrigin(origin.field, instead=instead, written=True)
 

@@ -11,7 +11,6 @@ from lsv_parsers.tools.call import Call
 from lsv_parsers.values import copy_string, copy_value
 
 _SPARE = ("id", "type", "index", "description", "tool_call_id")
-"""Keys that may stand before the name, and say nothing."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +19,10 @@ class JsonCall:
 
     names: tuple[str, ...] = ("name", "function")
     arguments: tuple[str, ...] = ("arguments", "parameters")
+    wrapper: str = ""
+    """The key of an object that holds both, where there is one."""
+    spare: tuple[str, ...] = _SPARE
+    """Keys that may stand before the name, and say nothing."""
 
     def read(self, call: Call) -> Reading[bool]:
         return (yield from _Object(self, call).read())
@@ -63,12 +66,15 @@ class _Object:
         self._has_arguments = False
 
     def read(self) -> Reading[bool]:
+        return (yield from self._members()) and self._finish()
+
+    def _members(self) -> Reading[bool]:
         if not (yield from self._source.comes("{")):
             return False
         while True:
             yield from self._source.skip()
             if (yield from self._source.comes("}")):
-                return self._finish()
+                return True
             if not (yield from self._member()):
                 return False
             yield from self._source.skip()
@@ -83,6 +89,8 @@ class _Object:
         if not (yield from self._source.comes(":")):
             return False
         yield from self._source.skip()
+        if key == self._form.wrapper and (yield from self._source.peek()) == "{":
+            return (yield from self._members())
         if key in self._form.names and self._name is None:
             return (yield from self._read_name())
         if key in self._form.arguments and not self._has_arguments:
@@ -90,7 +98,7 @@ class _Object:
         if key == "id" and (yield from self._source.peek()) == '"':
             self._id = yield from read_string(self._source)
             return self._id is not None
-        if self._name is None and key not in _SPARE:
+        if self._name is None and key not in self._form.spare:
             return False
         return (yield from copy_value(self._source, _forget))
 

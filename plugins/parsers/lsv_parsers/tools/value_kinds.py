@@ -28,7 +28,7 @@ def _find_properties(part: Any, root: Mapping[str, Any], depth: int) -> dict[str
     if not isinstance(part, Mapping) or depth > _MAX_DEPTH:
         return {}
     found: dict[str, Any] = {}
-    for other in (_resolve(part.get("$ref"), root), *_list(part, "allOf")):
+    for other in (resolve(part.get("$ref"), root), *_list(part, "allOf")):
         found |= _find_properties(other, root, depth + 1)
     own = part.get("properties")
     return found | own if isinstance(own, dict) else found
@@ -44,7 +44,7 @@ def _types(part: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
     if "const" in part:
         found &= {_type_of(part["const"])}
     if "$ref" in part:
-        found &= _types(_resolve(part["$ref"], root), root, depth + 1)
+        found &= _types(resolve(part["$ref"], root), root, depth + 1)
     for every in _list(part, "allOf"):
         found &= _types(every, root, depth + 1)
     for key in ("anyOf", "oneOf"):
@@ -82,7 +82,7 @@ def _list(part: Mapping[str, Any], key: str) -> list[Any]:
     return found[:_MAX_CHOICES] if isinstance(found, list) else []
 
 
-def _resolve(reference: Any, root: Mapping[str, Any]) -> Any:
+def resolve(reference: Any, root: Mapping[str, Any]) -> Any:
     """What a reference inside of the document names; None for any other."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return None
