@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,8 +18,9 @@ from lsv.plugins.catalog import KINDS, Catalog
 from lsv.plugins.files import add_file
 from lsv.text.answer_parser import AnswerForm, AnswerParser, CallGrammar
 from lsv.text.parser_choice import AnswerParsers, Choice
-from lsv.text.round_trip import Write, write_answers
+from lsv.text.round_trip import Render, write_answers
 from lsv_api.call_grammars import JsonCallGrammar
+from lsv_api.described_tools import PARSER, DescribedTools, find_described
 from lsv_api.options import ApiOptions
 from lsv_api.schema_check import SchemaCheck
 
@@ -51,6 +53,9 @@ class Parsing(msgspec.Struct, frozen=True):
     short_ids: bool = False
     """Whether ids of calls are nine letters and digits."""
 
+    described: DescribedTools | None = None
+    """Writes tools, calls and results where the chat template knows none; None where it does."""
+
     schemas: SchemaCheck | None = None
     """Finds the function whose parameters can't be followed."""
 
@@ -63,9 +68,17 @@ def choose_parsing(client: Client, options: ApiOptions) -> Parsing:
     """The parsers for a model's answers, which the log names with the reason. Raises ``ConfigError``."""
     catalog = _catalog(sorted({*client.config.plugins, "api"}) if client.config.plugins else None, options)
     template, architecture = _template(client, options), client.config.architecture
-    parsers = AnswerParsers(catalog, template, architecture, _writer(client, options))
+    render = _renderer(client, options)
+    parsers = AnswerParsers(catalog, template, architecture, partial(write_answers, render))
     thoughts = parsers.choose_thoughts(options.reasoning_parser)
     calls = parsers.choose_calls(options.tool_call_parser, thoughts.parser)
+    offered = any(offer.name == PARSER for offer in catalog.offers(ToolParserOffer))
+    described = None
+    if template and offered and calls.offer is None and options.tool_call_parser is None:
+        described = find_described(render)
+    if described is not None:
+        calls = parsers.choose_calls(PARSER, thoughts.parser)
+        calls = calls._replace(why="the chat template shows no tools, so the server describes them in the prompt")
     if thoughts.offer is not None or options.reasoning_parser is not None:
         _tell(client, ReasoningParserOffer, thoughts)
     _tell(client, ToolParserOffer, calls)
@@ -86,6 +99,7 @@ def choose_parsing(client: Client, options: ApiOptions) -> Parsing:
         form=form,
         marks=frozenset(mark for parser in chosen for mark in parser.marks),
         short_ids=calls.offer is not None and calls.offer.short_ids,
+        described=described,
         schemas=SchemaCheck(catalog, client.config.grammars),
     )
 
@@ -109,8 +123,8 @@ def _catalog(chosen: Sequence[str] | None, options: ApiOptions) -> Catalog:
     return loaded.catalog
 
 
-def _writer(client: Client, options: ApiOptions) -> Write:
-    """What renders answers with the chat template of requests."""
+def _renderer(client: Client, options: ApiOptions) -> Render:
+    """What renders conversations with the chat template of requests."""
 
     def render(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], prompt: bool) -> str:
         return client.tokenizer.render_chat(
@@ -122,7 +136,7 @@ def _writer(client: Client, options: ApiOptions) -> Write:
             content_format=options.content_format,
         )
 
-    return lambda cases, schemas: write_answers(render, cases, schemas)
+    return render
 
 
 def _form(

@@ -194,6 +194,9 @@ async def _render(
         "content_format": options.content_format,
         "continue_final_message": continuing,
     }
+    described = None if body.chat_template else served.parsing.described
+    if described is not None:
+        messages, arguments = described.write(messages, tools or ()), {**arguments, "tools": None}
     tokenizer, template = served.client.tokenizer, body.chat_template or options.chat_template
     brought = body.chat_template is not None and not tokenizer.has_template(body.chat_template)
     if brought or not are_flags(arguments["kwargs"]):
