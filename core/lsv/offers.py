@@ -276,8 +276,7 @@ class DrafterOffer(msgspec.Struct, frozen=True):
     options: tuple[str, ...] = ()
     """The keys of ``--speculative-config`` that it takes beside those of all drafters."""
     needs: Literal["nothing", "model", "heads"] = "nothing"
-    """The checkpoint that it drafts by: a language model, or heads on the states of the model that answers. Nothing for
-    one that finds all it needs in the checkpoint of that model."""
+    """The checkpoint that it drafts by: a language model, or heads on the states of the model that answers, or none."""
     aliases: tuple[str, ...] = ()
     """Other names of it."""
     model_types: tuple[str, ...] = ()
@@ -375,9 +374,10 @@ class FrontendOffer(msgspec.Struct, frozen=True):
     switch: str | None = None
     """The setting that turns on one that does not always run."""
     processes: str | None = None
-    """The setting that says in how many processes it runs. Where these are several, it opens clients of its own in each
-    (``lsv.engine.connect``), and those of the service it gets carry no requests.
-    """
+    """The setting that says in how many processes it runs. If these are several, it opens clients of its own in each
+    (``lsv.engine.connect``), and those of the service it gets carry no requests."""
+    explain: str | None = None
+    """``(config, settings) -> Iterable[tuple[str, str]]``: what it will do with a model, for ``lsv doctor MODEL``."""
     check: str | None = None
     """``(settings) -> None``, called before an engine is started: raises ``ConfigError`` for what would be refused."""
 

@@ -48,7 +48,10 @@ def create_app(service: Service, options: ApiOptions, shared: Shared | None = No
         seconds=options.template_timeout, memory=options.template_memory, confinement=options.confinement
     )
     metrics = Metrics(service, shared and shared.metrics)
-    parsing = {client.config.served_names[0]: choose_parsing(client, options) for client in service.clients.values()}
+    parsing = {
+        client.config.served_names[0]: choose_parsing(client.config, client.tokenizer, options)
+        for client in service.clients.values()
+    }
     quotas = Quotas(read_accounts(options.api_keys, options.accounts, options.admin_keys), shared and shared.buckets)
     api = Api(service, options, Traffic(), metrics, int(time.time()), templates, quotas, parsing)
     app.ctx.api = api

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
 from lsv import plugins
-from lsv.engine.client import Client
+from lsv.config import EngineConfig
 from lsv.errors import BadRequest
-from lsv.offers import AnswerParserOffer, ReasoningParserOffer, ToolParserOffer
+from lsv.offers import ReasoningParserOffer, ToolParserOffer
 from lsv.plugins.answer_parsers import find_parser
 from lsv.plugins.catalog import KINDS, Catalog
 from lsv.plugins.files import add_file
 from lsv.text.answer_parser import AnswerForm, AnswerParser, CallGrammar
 from lsv.text.parser_choice import AnswerParsers, Choice
 from lsv.text.round_trip import Render, write_answers
+from lsv.text.tokenizer import Tokenizer, open_tokenizer
 from lsv_api.call_grammars import JsonCallGrammar
 from lsv_api.described_tools import PARSER, DescribedTools, find_described
 from lsv_api.options import ApiOptions
@@ -59,37 +60,41 @@ class Parsing(msgspec.Struct, frozen=True):
     schemas: SchemaCheck | None = None
     """Finds the function whose parameters can't be followed."""
 
+    told: tuple[tuple[str, str], ...] = ()
+    """What was chosen, and why."""
+
 
 PLAIN = Parsing()
 """Answers are text."""
 
 
-def choose_parsing(client: Client, options: ApiOptions) -> Parsing:
+def choose_parsing(config: EngineConfig, tokenizer: Tokenizer, options: ApiOptions) -> Parsing:
     """The parsers for a model's answers, which the log names with the reason. Raises ``ConfigError``."""
-    catalog = _catalog(sorted({*client.config.plugins, "api"}) if client.config.plugins else None, options)
-    template, architecture = _template(client, options), client.config.architecture
-    render = _renderer(client, options)
-    parsers = AnswerParsers(catalog, template, architecture, partial(write_answers, render))
+    parsing = _choose(config, tokenizer, options)
+    for noun, told in parsing.told:
+        log.info("%s: %s is %s", config.served_names[0], noun, told)
+    return parsing
+
+
+def explain(config: EngineConfig, settings: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
+    """How a model's answers would be read. Raises ``ConfigError`` and ``CheckpointError``."""
+    tokenizer = open_tokenizer(config, skip=settings["skip_tokenizer_init"])
+    return _choose(config, tokenizer, ApiOptions.from_settings(settings)).told
+
+
+def _choose(config: EngineConfig, tokenizer: Tokenizer, options: ApiOptions) -> Parsing:
+    catalog = _catalog(sorted({*config.plugins, "api"}) if config.plugins else None, options)
+    template, render = _template(tokenizer, options), _renderer(tokenizer, options)
+    parsers = AnswerParsers(catalog, template, config.architecture, partial(write_answers, render))
     thoughts = parsers.choose_thoughts(options.reasoning_parser)
-    calls = parsers.choose_calls(options.tool_call_parser, thoughts.parser)
+    calls, described = parsers.choose_calls(options.tool_call_parser, thoughts.parser), None
     offered = any(offer.name == PARSER for offer in catalog.offers(ToolParserOffer))
-    described = None
     if template and offered and calls.offer is None and options.tool_call_parser is None:
         described = find_described(render)
     if described is not None:
         calls = parsers.choose_calls(PARSER, thoughts.parser)
         calls = calls._replace(why="the chat template shows no tools, so the server describes them in the prompt")
-    if thoughts.offer is not None or options.reasoning_parser is not None:
-        _tell(client, ReasoningParserOffer, thoughts)
-    _tell(client, ToolParserOffer, calls)
     form = _form(calls, thoughts, parsers)
-    if calls.offer is not None and form is None:
-        log.info(
-            "%s: strict functions are held to their schemas where a call is forced, not with tool_choice auto: calls "
-            "in the form of %s have no grammar",
-            client.config.served_names[0],
-            calls.offer.name,
-        )
     chosen = [choice.parser for choice in (calls, thoughts) if choice.parser is not None]
     return Parsing(
         tools=None if calls.parser is None else calls.parser.make,
@@ -100,7 +105,8 @@ def choose_parsing(client: Client, options: ApiOptions) -> Parsing:
         marks=frozenset(mark for parser in chosen for mark in parser.marks),
         short_ids=calls.offer is not None and calls.offer.short_ids,
         described=described,
-        schemas=SchemaCheck(catalog, client.config.grammars),
+        schemas=SchemaCheck(catalog, config.grammars),
+        told=tuple(_tell(calls, thoughts, form, options)),
     )
 
 
@@ -123,11 +129,11 @@ def _catalog(chosen: Sequence[str] | None, options: ApiOptions) -> Catalog:
     return loaded.catalog
 
 
-def _renderer(client: Client, options: ApiOptions) -> Render:
+def _renderer(tokenizer: Tokenizer, options: ApiOptions) -> Render:
     """What renders conversations with the chat template of requests."""
 
     def render(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], prompt: bool) -> str:
-        return client.tokenizer.render_chat(
+        return tokenizer.render_chat(
             messages,
             tools=tools,
             add_generation_prompt=prompt,
@@ -149,9 +155,22 @@ def _form(
     return JsonCallGrammar(calls.offer.form) if derived is None and calls.offer.form is not None else derived
 
 
-def _tell(client: Client, kind: type[AnswerParserOffer], choice: Choice[Any]) -> None:
-    name = "none" if choice.offer is None else choice.offer.name
-    log.info("%s: %s is %s: %s", client.config.served_names[0], KINDS[kind].noun, name, choice.why)
+def _tell(
+    calls: Choice[ToolParserOffer],
+    thoughts: Choice[ReasoningParserOffer],
+    form: CallGrammar | None,
+    options: ApiOptions,
+) -> Iterator[tuple[str, str]]:
+    """Which parsers were chosen, and why."""
+    for kind, choice in ((ReasoningParserOffer, thoughts), (ToolParserOffer, calls)):
+        if choice.offer is not None or kind is ToolParserOffer or options.reasoning_parser is not None:
+            yield KINDS[kind].noun, f"{'none' if choice.offer is None else choice.offer.name}: {choice.why}"
+    if calls.offer is not None and form is None:
+        yield (
+            "grammar of calls",
+            f"none: strict functions follow their schemas where a call is forced, and not with tool_choice auto, "
+            f"because no grammar is known for calls of {calls.offer.name}",
+        )
 
 
 def _forced(catalog: Catalog) -> MakeParser | None:
@@ -162,14 +181,14 @@ def _forced(catalog: Catalog) -> MakeParser | None:
     return None
 
 
-def _template(client: Client, options: ApiOptions) -> str:
+def _template(tokenizer: Tokenizer, options: ApiOptions) -> str:
     """The chat template that requests with tools are rendered by; empty where there is none.
 
     Raises ``ConfigError`` for the name of one that the tokenizer does not have.
     """
     if options.chat_template is not None:
-        client.tokenizer.check_template(options.chat_template)
+        tokenizer.check_template(options.chat_template)
     try:
-        return client.tokenizer.template_source(options.chat_template, with_tools=True)
+        return tokenizer.template_source(options.chat_template, with_tools=True)
     except BadRequest:
         return ""

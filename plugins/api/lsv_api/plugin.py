@@ -22,6 +22,7 @@ def lsv_frontends() -> Iterable[FrontendOffer]:
             load="lsv_api.frontend:serve",
             default=True,
             processes="api.server_count",
+            explain="lsv_api.parsing:explain",
             check="lsv_api.listening:check",
         ),
     )

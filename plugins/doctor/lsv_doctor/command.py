@@ -17,6 +17,7 @@ from lsv.settings import Setting, Settings
 from lsv_doctor import report
 from lsv_doctor.evaluate import Row, evaluate, write_csv
 from lsv_doctor.findings import Line, look
+from lsv_doctor.model import explain_model
 
 _SETTINGS = (
     JSON,
@@ -42,6 +43,8 @@ def run(arguments: list[str], context: CommandContext) -> int:
     if settings["evaluate"]:
         return _evaluate(context, settings)
     lines = look(context.plugins)
+    if settings.source("model") != "default":
+        lines += explain_model(settings, context.plugins)
     if settings["report"]:
         file = Path(settings["report"])
         report.write(file, report.collect(lines, context.plugins, settings))

@@ -96,6 +96,21 @@ def test_what_is_here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
     }
 
 
+def test_how_a_model_s_answers_are_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["doctor", "lsv-demo", "--json", "--tool-call-parser", "mistral"]) in (0, 1)
+    found = {check["what"]: check["found"] for check in json.loads(capsys.readouterr().out)["checks"]}
+    assert found["model"] == "lsv-demo: LsvDemoForConditionalGeneration on cpu"
+    assert found["reasoning parser"] == "qwen3: the chat template has <think> and </think>"
+    assert found["tool parser"].startswith(
+        "mistral: named by an option; of what the template writes it does not read one"
+    )
+
+
+def test_without_a_model_none_is_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
+    main.main(["doctor", "--json"])
+    assert "model" not in {check["what"] for check in json.loads(capsys.readouterr().out)["checks"]}
+
+
 def test_how_to_get_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(findings.shutil, "which", lambda name: None)
     lines = {line.what: line for line in findings._installation()}
