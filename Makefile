@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 WORKERS := -n 2 --dist loadgroup
 
-PARTS := fast slow onednn isa compilers emulated
+PARTS := fast slow onednn isa compilers emulated templates
 
 .PHONY: serve webui browser test test-all durations test-flaky test-gpu wheels soak fuzz lint install install-dev install-fuzz clean \
   test-newest $(PARTS:%=test-%) $(PARTS:%=run-%)
@@ -119,6 +119,13 @@ END_TO_END := tests/e2e --ignore tests/e2e/test_platforms.py --ignore tests/e2e/
 run-emulated:
 	for name in xpu hpu cuda rocm torch; do LSV_PLATFORM=$$name $(EMULATED) $(PYTEST) $(WORKERS) \
 	  -m "not slow and not gpu" $(END_TO_END) || exit 1; done
+
+# Published chat templates, which the source distribution of llama-cpp-python carries: it is fetched once.
+TEMPLATES := build/templates
+run-templates:
+	ls $(TEMPLATES)/*.tar.gz > /dev/null 2>&1 || $(BIN)/python -m pip download -q --no-deps --no-binary llama-cpp-python \
+	  -d $(TEMPLATES) llama-cpp-python
+	for file in $(TEMPLATES)/*.tar.gz; do $(BIN)/python tools/templates.py $$file || exit 1; done
 
 # What the tests of each module take, from which their order follows. On an idle machine; the slow ones too with KIND=slow.
 KIND ?= not slow
