@@ -22,6 +22,10 @@ _COHERE = tuple(
     f"<|{end}_{name}|>" for name in ("THINKING", "RESPONSE", "TEXT") for end in ("START", "END")
 )  # fmt: skip
 _HARMONY = ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|call|>", "<|return|>")
+_INKLING = (
+    "<|message_model|>", "<|content_text|>", "<|content_thinking|>", "<|content_invoke_tool_json|>",
+    "<|content_invoke_tool_text|>", "<|content_tool_error|>", "<|end_message|>", "<|content_model_end_sampling|>",
+)  # fmt: skip
 _THINK = ("<think>", "</think>")
 _SOLAR = (
     "<|tool_calls|>", "<|calls|>", "<|tool_call:begin|>", "<|tool_call:name|>", "<|tool_call:args|>",
@@ -147,6 +151,9 @@ def lsv_tool_parsers() -> Iterable[ToolParserOffer]:
     yield ToolParserOffer(
         "openai", "lsv_parsers.harmony:tools", _HARMONY, ("<|channel|>", "functions."), aliases=("gpt_oss",)
     )
+    yield ToolParserOffer(
+        "inkling", "lsv_parsers.inkling:tools", _INKLING, ("<|message_model|>", "<|content_invoke_tool_json|>")
+    )
     yield ToolParserOffer("derived", "lsv_parsers.derived.parser:derive_parser", derives=True)
 
 
@@ -184,5 +191,8 @@ def lsv_reasoning_parsers() -> Iterable[ReasoningParserOffer]:
     )  # fmt: skip
     yield ReasoningParserOffer(
         "openai_gptoss", "lsv_parsers.harmony:thinking", _HARMONY, ("<|channel|>", "analysis"), aliases=("gpt_oss",)
+    )
+    yield ReasoningParserOffer(
+        "inkling", "lsv_parsers.inkling:thinking", _INKLING, ("<|message_model|>", "<|content_thinking|>")
     )
     yield ReasoningParserOffer("derived", "lsv_parsers.derived.thoughts:derive_parser", derives=True)

@@ -174,6 +174,11 @@ def pythonic(name: str, arguments: dict[str, Any]) -> str:
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
 
 
+def inkling(name: str, arguments: dict[str, Any]) -> str:
+    call = dump({"name": name, "args": arguments})
+    return f"<|message_model|>{name}<|content_invoke_tool_json|>{call}<|end_message|>"
+
+
 def harmony(name: str, arguments: dict[str, Any]) -> str:
     head = f"<|start|>assistant<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>"
     return f"{head}{dump(arguments)}<|call|>"
@@ -238,6 +243,7 @@ FAMILIES: dict[str, Family] = {
     "json": Family(json_call("parameters"), ("[", "]"), ", ", text_before=False, text_after=False, mark="[{"),
     "xlam fenced": Family(json_call(), ("```json\n[", "]\n```"), ", ", mark="```json"),
     "openai": Family(harmony, mark="<|channel|>"),
+    "inkling": Family(inkling, mark="<|content_invoke_tool_json|>"),
     "deepseek_v32": Family(
         dsml, ("<｜DSML｜function_calls>\n", "\n</｜DSML｜function_calls>"), "\n", mark="<｜DSML｜function_calls>"
     ),

@@ -16,10 +16,11 @@ from .samples import FAMILIES, TOOLS, written
 
 OFFERS = {offer.name: offer for offer in lsv_reasoning_parsers() if not offer.derives}
 MARKS = {
+    "inkling": ("<|content_thinking|>", "<|end_message|><|message_model|><|content_text|>"),
     "openai_gptoss": ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
 }
 ALWAYS = {"deepseek_r1", "minimax", "step3"}
-ADDRESSED = {"openai_gptoss", "muse_glimmer"}
+ADDRESSED = {"openai_gptoss", "muse_glimmer", "inkling"}
 """Their answers are messages, whose headers say what they are."""
 
 pytestmark = pytest.mark.row("F-132")
@@ -64,7 +65,7 @@ def test_no_thoughts(name, make):
 
 
 def test_thoughts_that_the_template_opened(name, make, marks):
-    if name == "openai_gptoss":
+    if name in ADDRESSED:
         pytest.skip("its prompts end before the channel")
     found = check_parser(make, f"One.\n{marks[1]}\nTwo.", AnswerForm(prompt_end=f"…{marks[0]}\n"))
     assert (found.thoughts, found.text) == ("One.", "Two.")
@@ -78,7 +79,7 @@ def test_thoughts_that_are_cut_off(make, marks):
 
 
 def test_marks_within_the_answer_are_text(name, make, marks):
-    if name == "openai_gptoss":
+    if name in ADDRESSED:
         pytest.skip("its marks are special tokens, which no text has")
     answer = f"{marks[0]}One{marks[1]}It says {marks[0]} and {marks[1]}."
     found = check_parser(make, answer, AnswerForm())
@@ -110,7 +111,7 @@ def test_granite_3_3_is_known_by_its_template():
 
 def test_thoughts_that_end_twice(name, make, marks):
     """Also where the prompt has ended them."""
-    if name == "openai_gptoss":
+    if name in ADDRESSED:
         pytest.skip("its messages end with the mark of the next one")
     begin, end = marks
     found = check_parser(make, f"{begin}One.\n{end}\n{end}\n\nTwo {end} three.", AnswerForm())
@@ -120,7 +121,7 @@ def test_thoughts_that_end_twice(name, make, marks):
 
 
 def test_thoughts_that_a_budget_ended_may_end_again(name, make, marks):
-    if name == "openai_gptoss":
+    if name in ADDRESSED:
         pytest.skip("a budget ends its thoughts with the header of the answer")
     begin, end = marks
     found = check_parser(make, f"{begin}One.{end}I add.\n{end}\n\nTwo {end}.", AnswerForm(bounded=True))
@@ -130,7 +131,7 @@ def test_thoughts_that_a_budget_ended_may_end_again(name, make, marks):
 FORM = AnswerForm(tools=TOOLS, hidden=("<|eot|>",))
 MARKED = [
     name for name, family in FAMILIES.items()
-    if family.mark[0] in "<[" and family.text_before and not name.startswith(("openai", "llama3_json"))
+    if family.mark[0] in "<[" and family.text_before and not name.startswith(("openai", "inkling", "llama3_json"))
 ]  # fmt: skip
 
 
@@ -160,7 +161,7 @@ def test_a_call_in_thoughts_that_end_later_is_a_draft(tools):
     "rest", ["<tool_call> is a mark", '<tool_call>{"name": "unknown", "arguments": {}}', "[TOOL_CALLS]"]
 )
 def test_a_mark_in_thoughts_that_are_cut_off_stays_a_thought(name, make, marks, rest):
-    if name == "openai_gptoss":
+    if name in ADDRESSED:
         pytest.skip("its calls are messages")
     found = check_parser(make, f"{marks[0]}It says {rest}", FORM)
     assert (found.thoughts, found.text) == (f"It says {rest}", "")
@@ -249,7 +250,7 @@ def test_where_thoughts_end_is_known_to_those_who_hold_forms(name, make, marks):
     """What follows the mark is the answer, for readers and for grammars alike."""
     assert isinstance(make, KnowsThoughts)
     found = make.thoughts_after("<|user|>Hello<|assistant|>\n")
-    assert found.open is (name in ALWAYS | {"openai_gptoss"})
+    assert found.open is (name in ALWAYS | ADDRESSED)
     opened = make.thoughts_after(f"<|assistant|>{marks[0]}\n")
     assert opened.open
     for end in (opened.close or opened.ends[0], marks[1]):
