@@ -209,7 +209,6 @@ class SharedMoE(Bindable):
     """
 
     op: ClassVar[str] = "moe.shared"
-    capturable: ClassVar[bool] = False
 
     def __init__(self, routed: MoE, shared: GatedMLP, gate: Weights | None = None) -> None:
         super().__init__()

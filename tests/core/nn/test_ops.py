@@ -5,7 +5,7 @@ import torch
 
 from lsv.nn.linear import Column
 from lsv.nn.mlp import GatedMLP
-from lsv.nn.moe import MoE
+from lsv.nn.moe import MoE, SharedMoE
 from lsv.nn.norm import RMSNorm
 from lsv.offers import KernelOffer
 from lsv.ops import Bindable, Kernel, bind, find_uncapturable
@@ -83,6 +83,19 @@ def test_references_that_no_device_can_capture_are_found():
     model = torch.nn.ModuleList([mlp(), module])
     assert find_uncapturable(model) == {"moe"}
     module.use(Sparse(module, module.spec()))
+    assert find_uncapturable(model) == frozenset()
+
+
+def test_a_shared_expert_is_captured_with_the_routed_ones():
+    """Beside a kernel for these it is products, a gate and a sum."""
+
+    class Sparse(Plain):
+        composite = True
+
+    routed = MoE(place(), 8, 12, "silu", experts=2, top=1, normalise=True)
+    model = torch.nn.ModuleList([SharedMoE(routed, mlp(), place())])
+    assert find_uncapturable(model) == {"moe"}
+    routed.use(Sparse(routed, routed.spec()))
     assert find_uncapturable(model) == frozenset()
 
 

@@ -348,6 +348,24 @@ def test_kernels_in_graphs(
     assert fakes[0].calls["Graph.replay"] == 3 * 4 + len([kind for kind in launched if kind != Kind.IDLE])
 
 
+@pytest.mark.skipif(os.environ["TRITON_INTERPRET"] != "1", reason="kernels are compiled for a GPU in this process")
+def test_a_model_with_a_shared_expert_runs_in_graphs(
+    tmp_path: Path, fakes: list[FakeCuda], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DeepSeek's, GLM's and Qwen's experts: without graphs each of their layers costs dozens of launches a step."""
+    monkeypatch.setattr(ModelRunner, "_run_all_sizes", lambda runner, sample: None)
+    experts = {
+        "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48,
+        "num_hidden_layers": 1, "decoder_sparse_step": 1, "mlp_only_layers": [],
+    }  # fmt: skip
+    path = tiny("qwen2_moe", tmp_path, tokenizer=True, **experts)
+    sizes = {"max_num_seqs": 2, "max_model_len": 32, "max_num_batched_tokens": 32}
+    expected = generate(path, LENGTHS[2:4], platform="cpu", cpu_threads=1, cpu_native="off", **sizes)
+    kernels = {"attention_backend": "triton-paged", "reference_ops": False, "triton_interpret": True}
+    assert emulated(path, LENGTHS[2:4], **kernels, **sizes) == expected
+    assert fakes[0].calls["graph"] == 4, "of 32 and 16 tokens, of 2 rows and 1"
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("eager", [True, False])
