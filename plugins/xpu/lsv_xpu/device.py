@@ -19,6 +19,9 @@ from lsv_xpu.runtime import Vendor
 
 log = logging.getLogger(__name__)
 
+_PROBED_BYTES = 64 << 20
+"""An allocation that free memory must show."""
+
 
 class XpuDevice(Accelerator):
     """A GPU whose decoding steps of up to ``xpu.graph_rows`` requests are replayed from graphs, and where attention
@@ -43,18 +46,40 @@ class XpuDevice(Accelerator):
             graph_rows=64 if rows is None else int(rows),
             graph_tokens=MOST_TOKENS if tokens is None else int(tokens),
         )
-        self._counts_free = True
+        self._why_uncounted: str | None = None
+        """Empty where the driver tells what is free; None before it was tried."""
 
     def memory(self) -> Memory:
         """Where the driver does not tell what is free, all that this process has not reserved."""
-        try:
+        if self._why_uncounted is None:
+            self._why_uncounted = self._find_uncounted()
+            if self._why_uncounted:
+                log.warning(
+                    "%s: other programs on this device are not counted (%s)", self.info.name, self._why_uncounted
+                )
+        if not self._why_uncounted:
             return super().memory()
+        used = min(self.info.total_bytes, self._runtime.memory_reserved(self.info.index))
+        return Memory(total=self.info.total_bytes, free=self.info.total_bytes - used, used=used)
+
+    def _find_uncounted(self) -> str:
+        """Why the driver's free memory is not to be believed: it raises, or an allocation does not change it, as with
+        several drivers of Intel's (pytorch/pytorch#161381). Empty where it is.
+        """
+        try:
+            before = super().memory().free
+            if self.torch_device.type == "cpu":  # emulated without a device of its own
+                return ""
+            held = torch.empty(_PROBED_BYTES, dtype=torch.uint8, device=self.torch_device)
+            self.synchronize()
+            after = super().memory().free
+        except torch.OutOfMemoryError:
+            return ""  # so little is free that the driver's word is the best there is
         except RuntimeError as cause:
-            if self._counts_free:
-                log.warning("%s: other programs on this device are not counted (%s)", self.info.name, first_line(cause))
-            self._counts_free = False
-            used = min(self.info.total_bytes, self._runtime.memory_reserved(self.info.index))
-            return Memory(total=self.info.total_bytes, free=self.info.total_bytes - used, used=used)
+            return first_line(cause)
+        del held
+        self.release_cache()
+        return "" if before - after >= _PROBED_BYTES // 2 else "its free memory does not change by an allocation"
 
     def communicator(self, group: Group) -> Communicator | None:
         if group.size == 1:

@@ -200,6 +200,30 @@ def test_a_driver_that_does_not_count_free_memory(
     assert caplog.text.count("other programs on this device are not counted") == 1
 
 
+@pytest.mark.parametrize("free", [0, 3 * GIB])
+def test_free_memory_is_believed_only_where_an_allocation_changes_it(
+    free: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that says 0, or always the same, would leave no room for a cache, or hide what graphs take."""
+    device, fake = open_device()
+    monkeypatch.setattr(fake, "mem_get_info", lambda index: (free, 8 * GIB))
+    first = device.memory()
+    assert (first.free, first.used) == (8 * GIB - first.used, first.used)
+    held = torch.empty(1 << 20, device=device.torch_device)
+    second = device.memory()
+    assert second.used - first.used == held.nbytes
+    assert first.free - second.free == held.nbytes
+    assert caplog.text.count("its free memory does not change by an allocation") == 1
+
+
+def test_free_memory_that_moves_is_believed(caplog: pytest.LogCaptureFixture) -> None:
+    device, fake = open_device()
+    fake._taken = 2 * GIB  # another program's
+    memory = device.memory()
+    assert memory.free == 6 * GIB - memory.used
+    assert "not counted" not in caplog.text
+
+
 def test_torch_without_graphs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     vendor = SimpleNamespace(make_graph=None)
     info = EmulatedXpuPlatform().devices()[0]
