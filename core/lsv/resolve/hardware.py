@@ -53,11 +53,8 @@ def choose_platform(name: str, emulate: bool, catalog: Catalog, choices: Choices
 def _emulated(name: str, catalog: Catalog, choices: Choices) -> tuple[Platform, DeviceInfo]:
     platform = load_platform(name, catalog, emulate=True)
     device = platform.devices()[0]
-    choices.note(
-        "platform",
-        name,
-        f"EMULATED: {device.name} is not there; its code runs on this machine's CPU, and speeds mean nothing",
-    )
+    why = "EMULATED: no device is there; its code runs on this machine's CPU, and speeds mean nothing"
+    choices.note("platform", name, why)
     return platform, device
 
 

@@ -1,4 +1,4 @@
-"""How kernels are launched, by kind of device: looked up by name, never tuned while serving."""
+"""How kernels are launched, by kind of device: looked up by what it can do, never tuned while serving."""
 
 from __future__ import annotations
 
@@ -13,14 +13,26 @@ import triton
 INTERPRETER = "interpreter"
 """Triton's interpreter, where small tiles are quick."""
 
-_KINDS: tuple[tuple[str, str], ...] = (
-    (r"\b(H100|H200|H800|GH200|B100|B200|GB200)\b", "hopper"),
-    (r"\b(A100|A800|A30)\b", "ampere"),
-    (r"\b(A10G?|A16|A2|A40|L4|L20|L40S?|RTX)\b", "ada"),
-    (r"\bMax \d{4}\b|\bPonte Vecchio\b", "ponte_vecchio"),
-    (r"\b(Instinct|Radeon|T4)\b", "small"),
-    (r"\b(Arc|Battlemage|B50|B60|B70|B580|Flex)\b", "arc"),
+_CAPABILITIES: tuple[tuple[tuple[int, int], str], ...] = (
+    ((12, 0), "ada"),
+    ((11, 0), "hopper"),
+    ((9, 0), "hopper"),
+    ((8, 6), "ada"),
+    ((8, 0), "ampere"),
+    ((0, 0), "small"),
 )
+"""The first compute capability of each kind of NVIDIA's GPUs, which says how much shared memory a program has:
+227 KiB from 9.0 on, 163 KiB for 8.0, 99 KiB for 8.6, 8.9 and 12.x, 64 KiB for 7.5. Source: CUDA C Programming Guide,
+"Compute Capabilities".
+"""
+_SMALLER = {(8, 7): "ampere"}
+"""Capabilities among those above that have more: Orin, with the memory of 8.0."""
+
+_INTEL_IDS: tuple[tuple[int, int, str], ...] = ((0x0B69, 0x0B6E, "ponte_vecchio"), (0x0BD0, 0x0BE5, "ponte_vecchio"))
+"""The first and the last PCI device id of each range. Source: ``include/drm/intel/pciids.h`` of Linux."""
+_INTEL_ID = re.compile(r"\[(0x[0-9a-fA-F]{4})\]")
+"""In the name that a driver gives to a card that it does not know: ``Intel(R) Graphics [0xe211]``."""
+_INTEL_NAME = re.compile(r"\bMax \d{4}\b|\bPonte Vecchio\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +162,28 @@ def takes_ptx() -> bool:
     return not triton.knobs.runtime.interpret and triton.runtime.driver.active.get_current_target().backend == "cuda"
 
 
-def device_kind(name: str) -> str:
-    """The kind of a device by the name its driver gives it; ``"default"`` for one that the table does not know."""
-    return next((kind for pattern, kind in _KINDS if re.search(pattern, name)), "default")
+def nvidia_kind(capability: tuple[int, int]) -> str:
+    """The kind of an NVIDIA GPU by its compute capability."""
+    return _SMALLER.get(capability) or next(kind for first, kind in _CAPABILITIES if capability >= first)
+
+
+def intel_kind(name: str, id: int | None) -> str:
+    """The kind of an Intel GPU by its PCI device id, where torch tells it or the name has it, or else by its name."""
+    found = _INTEL_ID.search(name)
+    id = id or (int(found[1], 16) if found else None)
+    if id is not None:
+        return next((kind for first, last, kind in _INTEL_IDS if first <= id <= last), "arc")
+    return "ponte_vecchio" if _INTEL_NAME.search(name) else "arc"
+
+
+def device_kind(device: torch.device) -> str:
+    """The kind of a device; ``"default"`` for a vendor whose devices the table does not know."""
+    if device.type == "cuda":
+        return "small" if torch.version.hip else nvidia_kind(torch.cuda.get_device_capability(device))
+    if device.type == "xpu":
+        properties = torch.xpu.get_device_properties(device)
+        return intel_kind(properties.name, getattr(properties, "device_id", None))
+    return "default"
 
 
 @functools.cache
@@ -162,5 +193,5 @@ def launch(op: str, device: torch.device) -> Launch:
     if triton.knobs.runtime.interpret or device.type == "cpu":
         kind = INTERPRETER
     else:
-        kind = device_kind(torch.get_device_module(device).get_device_name(device))
+        kind = device_kind(device)
     return by_kind.get(kind, by_kind["default"])

@@ -84,13 +84,17 @@ class XpuPlatform(Platform):
 
     def advise(self, config: EngineConfig, traffic: Sequence[Traffic]) -> Advice | None:
         """What is known of the device: its speeds, and what it lacks."""
-        info = self.devices()[config.device]
+        info = self._info_of(config)
         model = model_of(info)
         rows = [(name, "not there", meaning) for name, meaning in LACKS[family_of(info)].items()]
         if model is not None:
             speeds = f"{model.fp16_tflops:g} TFLOP/s in float16, {model.int8_tops:g} TOP/s in int8"
             rows.insert(0, ("memory", f"{model.gib} GB at {model.gigabytes_per_second:g} GB/s", speeds))
         return Advice(info.name, tuple(rows))
+
+    def _info_of(self, config: EngineConfig) -> DeviceInfo:
+        """The device that an engine opens first."""
+        return self.devices()[config.device]
 
     def references(self, info: DeviceInfo) -> Mapping[str, float]:
         model = model_of(info)

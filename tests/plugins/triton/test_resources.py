@@ -8,12 +8,13 @@ from __future__ import annotations
 import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-from lsv_triton.device_table import device_kind
+from lsv_triton.device_table import device_kind, intel_kind, nvidia_kind
 
 ROOT = Path(__file__).parents[3]
 SHARED = {
@@ -90,19 +91,46 @@ def test_the_targets_are_those_of_the_table(gpu_code: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
+    ("capability", "kind"),
     [
-        ("NVIDIA H200", "hopper"),
-        ("NVIDIA A100-SXM4-80GB", "ampere"),
-        ("NVIDIA A10G", "ada"),
-        ("NVIDIA L40S", "ada"),
-        ("NVIDIA GeForce RTX 4090", "ada"),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "ada"),
-        ("Tesla T4", "small"),
-        ("AMD Instinct MI300X", "small"),
-        ("AMD Radeon RX 7900 XTX", "small"),
-        ("Intel(R) Arc(TM) B580 Graphics", "arc"),
+        ((7, 5), "small"),  # RTX 20xx and T4, with 64 KiB of shared memory
+        ((7, 0), "small"),
+        ((8, 0), "ampere"),
+        ((8, 6), "ada"),
+        ((8, 7), "ampere"),
+        ((8, 9), "ada"),
+        ((9, 0), "hopper"),
+        ((10, 0), "hopper"),
+        ((10, 3), "hopper"),
+        ((12, 0), "ada"),
+        ((12, 1), "ada"),
     ],
 )
-def test_a_kind_has_the_same_shared_memory(name: str, kind: str) -> None:
-    assert device_kind(name) == kind
+def test_the_kind_of_an_nvidia_gpu_follows_from_its_capability(capability: tuple[int, int], kind: str) -> None:
+    assert nvidia_kind(capability) == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "id", "kind"),
+    [
+        ("Intel(R) Arc(TM) B580 Graphics", None, "arc"),
+        ("Intel(R) Graphics [0xe211]", None, "arc"),
+        ("Intel(R) Graphics [0x0bda]", None, "ponte_vecchio"),
+        ("Intel(R) Graphics", 0x0BD5, "ponte_vecchio"),
+        ("Intel(R) Data Center GPU Max 1550", None, "ponte_vecchio"),
+    ],
+)
+def test_the_kind_of_an_intel_gpu_follows_from_its_id(name: str, id: int | None, kind: str) -> None:
+    """Older drivers name cards by nothing else."""
+    assert intel_kind(name, id) == kind
+
+
+def test_kinds_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert device_kind(torch.device("cuda:0")) == "small"
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    assert device_kind(torch.device("cuda:0")) == "small"
+    properties = SimpleNamespace(name="Intel(R) Graphics", device_id=0x0BDA)
+    monkeypatch.setattr(torch.xpu, "get_device_properties", lambda device: properties)
+    assert device_kind(torch.device("xpu:0")) == "ponte_vecchio"
+    assert device_kind(torch.device("mps")) == "default"

@@ -15,6 +15,7 @@ import pytest
 from lsv.testing.fakes.engine import engine_config
 from lsv_xpu import libraries, platform, plugin, sysfs
 from lsv_xpu.devices_table import MODELS, Family, by_id, by_short_name, family_by_id, family_of, model_of
+from lsv_xpu.emulation.platform import EmulatedXpuPlatform
 from lsv_xpu.platform import XpuPlatform
 from lsv_xpu.probe import ASK_TORCH, Prober, describe
 from lsv_xpu.sysfs import Host
@@ -334,3 +335,10 @@ def test_advice_tells_what_a_device_lacks(monkeypatch: pytest.MonkeyPatch) -> No
     assert advice.title == "Intel Arc A770"
     assert advice.rows[0][:2] == ("memory", "16 GB at 560 GB/s")
     assert {"fp64", "bf16"} <= {row[0] for row in advice.rows}
+
+
+def test_advice_is_about_the_model_that_is_emulated() -> None:
+    config = engine_config(platform="xpu", emulate=True, options={"xpu.emulated_model": "A770"})
+    advice = EmulatedXpuPlatform().advise(config, ())
+    assert advice is not None
+    assert advice.title == "Intel Arc A770"

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from lsv.capabilities import DeviceInfo
-from lsv.config import OptionValue
+from lsv.config import EngineConfig, OptionValue
 from lsv.platform import Device, Group
 from lsv.testing.emulation import FakeCapturing, FakeGraph, emulated_device
 from lsv_xpu import libraries
@@ -61,16 +61,23 @@ class EmulatedXpuPlatform(XpuPlatform):
         log.warning("EMULATED: %s is not there; this process's CPU computes, and speeds mean nothing", device.info.name)
         return device
 
+    def _info_of(self, config: EngineConfig) -> DeviceInfo:
+        model, total = _emulated(config.options)
+        return emulated_info(config.device, model, total)
+
     def references(self, info: DeviceInfo) -> Mapping[str, float]:
         """None: what the host's CPU attains is compared with no card."""
         return {}
 
     def _vendor(self, options: Mapping[str, OptionValue]) -> Vendor:
-        return FakeVendor(
-            by_short_name(str(options.get("xpu.emulated_model") or MODEL)),
-            count=int(options.get("xpu.emulated_devices") or DEVICES),
-            total=int(float(options.get("xpu.emulated_memory") or MEMORY) * _GIB),
-        )
+        model, total = _emulated(options)
+        return FakeVendor(model, count=int(options.get("xpu.emulated_devices") or DEVICES), total=total)
+
+
+def _emulated(options: Mapping[str, OptionValue]) -> tuple[Model, int]:
+    """The model that settings ask for, and the bytes of its memory."""
+    model = by_short_name(str(options.get("xpu.emulated_model") or MODEL))
+    return model, int(float(options.get("xpu.emulated_memory") or MEMORY) * _GIB)
 
 
 def emulated_info(index: int, model: Model, total: int) -> DeviceInfo:
