@@ -9,9 +9,11 @@ from pathlib import Path
 
 from lsv.offers import OpSpec
 from lsv.settings import environment_with
+from lsv_triton import intel_driver
 
 DTYPES = ("float32", "bfloat16", "float16")
 
+_INTEL = "intel"
 _COMPILERS = ("gcc", "clang")
 """What Triton takes in this order, unless ``CC`` names another (``triton.runtime.build``)."""
 
@@ -33,7 +35,7 @@ def find_missing() -> str | None:
         )
     if triton.knobs.runtime.interpret or triton.knobs.build.impl is not None:
         return None
-    return _missing_compiler() or _missing_headers()
+    return _missing_compiler() or _missing_headers() or (intel_driver.find_missing() if _is_intels() else None)
 
 
 def why_not_triton() -> str | None:
@@ -44,8 +46,11 @@ def why_not_triton() -> str | None:
     import triton
     from triton.backends import backends
 
-    if triton.knobs.runtime.interpret or any(backend.driver.is_active() for backend in backends.values()):
+    if triton.knobs.runtime.interpret:
         return None
+    active = [name for name, backend in backends.items() if backend.driver.is_active()]
+    if active:
+        return intel_driver.why_not_built() if _INTEL in active else None
     return "Triton finds no GPU driver, and its interpreter (TRITON_INTERPRET=1) is not on"
 
 
@@ -54,6 +59,13 @@ def why_not_floats(spec: OpSpec) -> str | None:
     if spec.dtype not in DTYPES:
         return f"{spec.dtype} is not one of {', '.join(DTYPES)}"
     return why_not_triton()
+
+
+def _is_intels() -> bool:
+    """Whether this is Intel's build of Triton."""
+    from triton.backends import backends
+
+    return _INTEL in backends
 
 
 def _missing_compiler() -> str | None:
