@@ -33,6 +33,7 @@ from lsv.weights.fill import Filler
 from lsv.weights.place import Declaration, Shard, TensorSlot, Tie, Weights
 from lsv.weights.placement import Placement
 from lsv.weights.quantizer import Linear, Quantizer, Unquantised, WithIgnored
+from lsv.worker.load.planned import planned_bytes
 from lsv.worker.load.streamed import StreamedLayers
 
 
@@ -66,9 +67,10 @@ class Declared:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes that weights take on the device: as declared, and once they are filled as they are held."""
+        """Bytes that weights take on the device: as planned, and once they are filled as they are held."""
         tensors = [*self.model.parameters(), *self.model.buffers()]
-        held = sum(tensor.nbytes for tensor in tensors if not (self.filled and tensor.is_meta))
+        held = sum(tensor.nbytes for tensor in tensors if not tensor.is_meta) if self.filled else None
+        held = planned_bytes(self.model) if held is None else held
         return held if self.streamed is None else held - self.streamed.saved
 
 

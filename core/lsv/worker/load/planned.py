@@ -1,0 +1,68 @@
+"""How many bytes a model's weights will take before any is read: formats made while loading keep fewer bytes."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from lsv.ops import Bindable
+from lsv.weights.quantizer import Linear
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def planned_bytes(model: nn.Module) -> int:
+    """Bytes of all weights of a model that is declared on meta, once they are filled. What kernels add by packing them
+    is not in it, nor what formats save that look at the weights' values.
+    """
+    holders = Counter(id(tensor) for module in model.modules() for tensor in _tensors(module, recurse=False))
+    filled: dict[object, int | None] = {}
+    total = sum(tensor.nbytes for tensor in _tensors(model))
+    for module in model.modules():
+        if not isinstance(module, Linear) or type(module).filled is Bindable.filled:
+            continue
+        read = _tensors(module)
+        key = (type(module), module.layer.outputs, tuple((tuple(one.shape), one.dtype) for one in read))
+        if key not in filled:
+            filled[key] = _try_filling(module)
+        after = filled[key]
+        if after is not None:  # a table that is also the embedding's stays there
+            total += after - sum(tensor.nbytes for tensor in read if holders[id(tensor)] == 1)
+    return total
+
+
+def _try_filling(module: Linear) -> int | None:
+    """The bytes that a copy of a layer on meta holds after it has been filled; None where it looks at its weights."""
+    tried, released = _copy(module), set[str]()
+
+    def release(name: str) -> torch.Tensor:
+        released.add(name)
+        tensor = getattr(tried, name)
+        assert isinstance(tensor, torch.Tensor)
+        return tensor.detach()
+
+    tried.__dict__["release"] = release
+    try:
+        tried.filled()
+    except Exception:  # whatever a format raises that finds no values
+        return None
+    kept = {**dict(tried.named_parameters()), **dict(tried.named_buffers())}
+    return sum(tensor.nbytes for name, tensor in kept.items() if name not in released)
+
+
+def _copy(module: Module) -> Module:
+    """A module with the same tensors, and without the kernels below it: native ones read memory that is not there."""
+    made = copy.copy(module)
+    made.__dict__ = {name: value for name, value in vars(module).items() if name not in ("kernel", "forward")}
+    made._parameters, made._buffers = dict(module._parameters), dict(module._buffers)
+    made._modules = {name: None if one is None else _copy(one) for name, one in module._modules.items()}
+    return made
+
+
+def _tensors(module: nn.Module, *, recurse: bool = True) -> list[torch.Tensor]:
+    """Each tensor once."""
+    return [*module.parameters(recurse), *module.buffers(recurse)]
