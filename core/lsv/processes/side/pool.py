@@ -15,8 +15,8 @@ from lsv.processes.wire import Received, Sent
 
 _log = logging.getLogger(__name__)
 
-_ABANDONED_SECONDS = 1.0
-"""How long work may go on that nobody waits for any more: a new process takes about as long to be ready."""
+_ABANDONED_SECONDS = 0.5
+"""How long work may go on after its client has left: to start a new process takes longer than most commands."""
 
 _LINE = 512
 """Commands that may wait for a process."""

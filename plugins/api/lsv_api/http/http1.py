@@ -1,4 +1,4 @@
-"""Additions to Sanic's HTTP/1 for proxies and older clients: answers to HTTP/1.0, and trailers of requests."""
+"""Additions to Sanic's HTTP/1: answers to HTTP/1.0, trailers of requests, and clients that leave."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ class Http1(Http):
     """One connection's requests. Sources: RFC 9112, 6.1 (no chunks in HTTP/1.0) and 7.1.2 (trailers)."""
 
     __slots__ = ()
+
+    async def http1_request_header(self) -> None:
+        """Read the head of a request. From the end of the request on, the connection watches its client."""
+        await super().http1_request_header()
+        if not self.request_body:
+            self.protocol.watch_client()
 
     async def http1_response_header(self, data: bytes, end_stream: bool) -> None:
         """Send the head of an answer. A stream to an HTTP/1.0 client has no chunks: its end closes the connection."""
@@ -46,6 +52,8 @@ class Http1(Http):
         if self.request_body == "chunked" and self.request_bytes_left == 0:
             await self._pass_trailers_over()
         data: bytes | None = await super().read()
+        if not self.request_body:
+            self.protocol.watch_client()
         return data
 
     async def _pass_trailers_over(self) -> None:

@@ -1,7 +1,8 @@
 """Sanic's HTTP protocol with a cheaper way to send, and bounds on what connections may hold.
 
-A streamed token is one call of ``send``. A client would hold a connection for as long as it likes, so there are three
-bounds: on how many there are, on how long the head of a request takes, and on how long an answer waits to be read.
+A streamed token is one call of ``send``. A client would hold a connection for as long as it likes, so there are four
+bounds: on how many there are, on how long the head of a request takes, on how long an answer waits to be read, and on
+how much of the next requests comes before it.
 """
 
 from __future__ import annotations
@@ -81,8 +82,25 @@ class Protocol(HttpProtocol):
         """Take a piece of a request, whose time counts from its first byte: it can't be drawn out byte by byte."""
         http, since = self.http, self._time
         super().data_received(data)
-        if http is not None and (http.stage is not Stage.IDLE or _lacks_body(http)):
+        if http is None:
+            return
+        if http.stage is not Stage.IDLE or _lacks_body(http):
             self._time = since
+        if http and not _lacks_body(http):
+            self.watch_client()
+
+    def watch_client(self) -> None:
+        """Keep reading while a request is handled, because only a reader sees that its client has left.
+
+        Sanic stops reading when its buffer is full, and starts again when it needs more of a body. A client that
+        fills the buffer with its next requests is cut off: it could not be watched, or would need memory without end.
+        """
+        if self.transport is None:
+            return
+        if len(self.recv_buffer) < self.app.config.REQUEST_BUFFER_SIZE:
+            self.transport.resume_reading()
+        else:
+            self.transport.abort()
 
     async def send(self, data: bytes) -> None:
         """Write, once the client has read enough of what was written before.
