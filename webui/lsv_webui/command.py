@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from lsv.cli.address import API, server_address
 from lsv.cli.context import CommandContext
+from lsv.processes.outlet import unblock_output
 from lsv_webui.options import SETTINGS, PageOptions, require_gradio
 
 
 def run(arguments: list[str], context: CommandContext) -> int:
     """Show the page until a signal stops it."""
     settings = context.settings(arguments, scope="webui", extra=(API, *SETTINGS))
+    unblock_output()
     options = PageOptions(
         server=server_address(settings["api"]),
         host=settings["webui.host"],

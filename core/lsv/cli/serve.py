@@ -26,6 +26,7 @@ from lsv.errors import ConfigError, LsvError, PluginError
 from lsv.offers import FrontendOffer, load_object
 from lsv.plugins import Plugins
 from lsv.processes import heap
+from lsv.processes.outlet import unblock_output
 from lsv.resolve import resolve
 from lsv.settings import Settings
 from lsv.settings.cluster_key import read_cluster_key
@@ -38,6 +39,7 @@ RENEW = signal.SIGUSR2
 
 def run(arguments: list[str], context: CommandContext) -> int:
     settings = context.settings(arguments, scope="serve")
+    unblock_output()
     signal.signal(RENEW, signal.SIG_IGN)  # which otherwise ends who does not take it, as what this process starts
     settings.hand_on("cluster_key")
     config = resolve(settings, context.plugins)

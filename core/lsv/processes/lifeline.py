@@ -12,6 +12,7 @@ import socket
 import sys
 from typing import Any
 
+from lsv.processes.outlet import unblock_output
 from lsv.processes.process import DUMP_SIGNAL
 from lsv.processes.wire import Channel
 
@@ -19,7 +20,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends, even by SIGKILL.
+    """Have the kernel kill this process when its parent ends, even by SIGKILL; have its output never block it.
 
     The kernel watches the parent's thread that started this process, so that thread must live as long.
     """
@@ -28,6 +29,7 @@ def die_with(parent: int) -> None:
     if os.getppid() != parent:
         sys.exit(1)  # it ended before the kernel was told
     end_without_search()
+    unblock_output()
 
 
 def end_without_search() -> None:

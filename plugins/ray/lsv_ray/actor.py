@@ -11,6 +11,7 @@ import ray
 
 from lsv.processes.nodes.handshake import introduce
 from lsv.processes.nodes.reaching import prepare
+from lsv.processes.outlet import unblock_output
 
 _HELLO_SECONDS = 60.0
 
@@ -35,6 +36,7 @@ class RankActor(Actor):
         """
         from lsv.worker.remote import answer
 
+        unblock_output()
         logging.basicConfig(level=logging.INFO)
         end = socket.create_connection((host, port), _HELLO_SECONDS)
         prepare(end)

@@ -21,9 +21,9 @@ CHOSEN = ("LSV_PLATFORM", "LSV_EMULATE", "LSV_HPU_SKIP_WARMUP")
 
 
 class Server:
-    """An ``lsv serve`` process with its log in a file."""
+    """An ``lsv serve`` process with its log in a file, or in the descriptor ``output``."""
 
-    def __init__(self, log: Path, *arguments: str) -> None:
+    def __init__(self, log: Path, *arguments: str, output: int | None = None) -> None:
         self.port, self.log = free_port(), log
         command = [sys.executable, "-m", "lsv", "serve", *arguments, "--host", "127.0.0.1", "--port", str(self.port)]
         environment = {
@@ -32,8 +32,9 @@ class Server:
             if name in CHOSEN or not name.startswith(("LSV_", "VLLM_"))
         }
         self._clients: dict[str, openai.OpenAI] = {}
-        with log.open("wb") as output:
-            self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+        with log.open("wb") as file:
+            target = file.fileno() if output is None else output
+            self.process = subprocess.Popen(command, stdout=target, stderr=subprocess.STDOUT, env=environment)
 
     @property
     def url(self) -> str:

@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from lsv.engine.client import Service
+from lsv.processes.outlet import count_dropped
 from lsv_api.metrics.engines import EngineCollector
 from lsv_api.metrics.requests import RequestMetrics
 
@@ -24,6 +25,8 @@ class Metrics:
         self._shown.register(EngineCollector(clients))
         self._requests = RequestMetrics(self._registry, max(client.config.max_model_len for client in clients))
         self._http = Counter("lsv:http_requests", "HTTP requests.", ("route", "status"), registry=self._registry)
+        self._lost = Counter("lsv:log_lines_lost", "Lines of the log that were not read.", registry=self._registry)
+        self._lost_before = count_dropped()
         for client in clients:
             self._requests.prepare(client.config.served_names[0])
             client.on_finished(self._requests.observe)
@@ -31,7 +34,16 @@ class Metrics:
     def count_http(self, route: str, status: int) -> None:
         """Count a request; ``route`` is the pattern of a declared route, never what a client wrote."""
         self._http.labels(route, str(status)).inc()
+        self._count_lost_lines()
+
+    def _count_lost_lines(self) -> None:
+        """Count what this process could not log. Several processes share a counter, which no scrape can compute."""
+        lost = count_dropped()
+        if lost != self._lost_before:
+            self._lost.inc(lost - self._lost_before)
+            self._lost_before = lost
 
     def text(self) -> bytes:
         """The exposition in Prometheus text format."""
+        self._count_lost_lines()
         return generate_latest(self._shown)

@@ -11,6 +11,7 @@ from lsv.config import EngineConfig
 from lsv.engine.replicas.nodes.member import serve_replicas
 from lsv.engine.supervision.supervisor import RestartPolicy
 from lsv.errors import ErrorRecord, LsvError
+from lsv.processes.outlet import unblock_output
 from lsv.settings.cluster_key import export_cluster_key
 
 
@@ -33,6 +34,7 @@ def run(charge: bytes) -> bytes:
     then nothing is returned. Otherwise the ``ErrorRecord`` of what the engine has ended of, in msgpack.
     """
     given = msgspec.msgpack.decode(charge, type=Charge)
+    unblock_output()
     logging.basicConfig(level=given.log_level)
     export_cluster_key(given.key)  # for what engines say to each other
     restarts = partial(RestartPolicy, *given.restarts)

@@ -1,0 +1,256 @@
+"""The reader of a server's output stops: requests are answered, and the server ends when it is told to."""
+
+from __future__ import annotations
+
+import ast
+import fcntl
+import json
+import logging
+import os
+import pty
+import socket
+import subprocess
+import sys
+import termios
+import textwrap
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from lsv.engine.client import Service
+from lsv.processes import outlet
+from lsv.processes.outlet import Outlet
+from lsv.testing.fakes.client import FakeClient
+from lsv_api.metrics.registry import Metrics
+from suite.server import Server
+from suite.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+LINE = b"x" * 99 + b"\n"
+
+
+class Pipe:
+    """A pipe of a page that is read only when told to."""
+
+    def __init__(self) -> None:
+        self.reader, self.writer = os.pipe()
+        fcntl.fcntl(self.writer, fcntl.F_SETPIPE_SZ, 4096)
+        os.set_blocking(self.reader, False)
+
+    def read(self) -> bytes:
+        found = b""
+        with suppress(BlockingIOError):
+            while piece := os.read(self.reader, 1 << 16):
+                found += piece
+        return found
+
+    def close_reader(self) -> None:
+        if self.reader >= 0:
+            os.close(self.reader)
+            self.reader = -1
+
+    def close(self) -> None:
+        self.close_reader()
+        os.close(self.writer)
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    made = Pipe()
+    yield made
+    made.close()
+
+
+@pytest.mark.skipif("LSV_PLATFORM" in os.environ, reason="processes log alike on every platform")
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_server_whose_log_is_not_read_answers_and_ends(tmp_path: Path, pipe: Pipe, count: int) -> None:
+    """API processes and the engine share the pipe. It is full once the server is ready."""
+    server = Server(tmp_path / "unused.log", "lsv-demo", "--api-server-count", str(count), output=pipe.writer)
+    try:
+        wait_until(lambda: _is_ready(server))
+        for _ in range(60):  # a line of the access log each
+            assert server.get("/live")[0] == 200
+        ask = urllib.request.Request(
+            f"{server.url}/v1/completions",
+            json.dumps({"prompt": "Mira", "max_tokens": 3}).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(ask, timeout=10) as answer:
+            assert json.load(answer)["choices"]
+        assert len(pipe.read()) >= 2048, "the pipe was full"
+        assert server.stop(seconds=15) == 0
+    finally:
+        server.process.kill()
+        server.process.wait()
+
+
+def _is_ready(server: Server) -> bool:
+    """Whether all API processes are; which one answers is chance."""
+    with suppress(OSError):
+        return all(server.get("/ready")[0] == 200 for _ in range(16))
+    return False
+
+
+def test_a_slow_reader_gets_all_lines_in_order(pipe: Pipe) -> None:
+    stream = Outlet(pipe.writer, "the log")
+    sent = b"".join(b"%098d\n" % number for number in range(1000))
+    for line in sent.splitlines(keepends=True):
+        stream.write(line)
+    found = b""
+    while len(found) < len(sent):
+        found += pipe.read()
+    assert found == sent
+    assert stream.drain(5)
+    assert not stream.dropped
+    assert stream._drainer is None
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_lines_over_the_limit_are_dropped_and_counted(pipe: Pipe, waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the pipe cannot be opened once more, so that only a thread may write to it."""
+    if waits:
+        monkeypatch.setattr(outlet, "_open_without_waiting", lambda _: None)
+    stream = Outlet(pipe.writer, "the log", limit=5000)
+    began = time.monotonic()
+    for _ in range(200):
+        assert stream.write(LINE) == 100
+    assert time.monotonic() - began < 1.0
+    assert not stream.drain(0.05)
+    assert 50 <= stream.dropped <= 160
+    found = b""
+    while b"was not read" not in found:
+        found += pipe.read()
+    *lines, note = found.splitlines(keepends=True)
+    assert lines == [LINE] * (200 - stream.dropped)
+    assert note == (
+        b"WARNING %d lines were lost here: the log of process %d was not read\n" % (stream.dropped, os.getpid())
+    )
+    assert stream.drain(5)
+    stream.write(LINE)
+    assert stream.drain(5)
+    assert pipe.read() == LINE
+
+
+def test_sockets_and_terminals_block_nobody() -> None:
+    ours, theirs = socket.socketpair()
+    master, slave = pty.openpty()
+    termios.tcflow(slave, termios.TCOOFF)  # Ctrl-S
+    with ours, theirs:
+        for descriptor in (theirs.fileno(), slave):
+            stream = Outlet(descriptor, "the log", limit=5000)
+            for _ in range(20_000):
+                stream.write(LINE)
+            assert stream.dropped > 100
+            assert os.get_blocking(theirs.fileno()), "others that have the socket still wait if they want to"
+    os.close(master)
+    os.close(slave)
+
+
+def test_a_reader_that_has_gone_raises_nothing(pipe: Pipe) -> None:
+    stream = Outlet(pipe.writer, "the log")
+    pipe.close_reader()
+    assert stream.write(LINE) == 100
+    assert Outlet(pipe.writer, "the log").write(LINE) == 100
+
+
+def test_a_full_disk_raises_nothing() -> None:
+    with open("/dev/full", "wb") as full:
+        assert Outlet(full.fileno(), "the log").write(LINE) == 100
+
+
+PROCESS = """
+    import logging, sys
+    logging.basicConfig(level="INFO")
+    from lsv.processes.outlet import count_dropped, unblock_output
+    unblock_output()
+    for number in range(30_000):
+        logging.info("line %d %s", number, "x" * 60)
+    print("printed")
+    sys.stdout.buffer.write(b"bytes\\n")
+    sys.stderr.flush()
+    assert count_dropped() > 1000
+    raise ValueError("the end")
+"""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_loggers_prints_and_tracebacks_of_a_process_never_wait(
+    pipe: Pipe, unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    began = time.monotonic()
+    command = [sys.executable, "-c", textwrap.dedent(PROCESS)]
+    code = subprocess.run(command, stdout=pipe.writer, stderr=pipe.writer, check=False, timeout=30).returncode
+    assert code == 1
+    assert b"INFO:root:line 0 x" in pipe.read()
+    assert time.monotonic() - began < 20
+
+
+def test_the_last_words_of_a_process_arrive(pipe: Pipe) -> None:
+    """The pipe is smaller than what the process says at its end."""
+    body = 'from lsv.processes.outlet import unblock_output\nunblock_output()\nprint("x" * 50_000)\nprint("last")'
+    with subprocess.Popen([sys.executable, "-c", body], stdout=pipe.writer) as process:
+        found = b""
+        while process.poll() is None or not found.endswith(b"last\n"):
+            found += pipe.read()
+    assert found == b"x" * 50_000 + b"\nlast\n"
+
+
+CAPTURED = {"core/lsv/text/convert.py"}
+"""Modules that are processes of their own whose output the parent collects."""
+
+
+def mains() -> list[Path]:
+    """Modules of the server and its plugins that Python runs as processes."""
+    sources = [file for part in ("core", "plugins", "webui") for file in (ROOT / part).rglob("*.py")]
+    return [file for file in sources if "\nif __name__ ==" in file.read_text()]
+
+
+def never_waits(source: str) -> bool:
+    """Whether a main module calls what unblocks its output."""
+    names = {node.func.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and _is_name(node.func)}
+    return bool(names & {"die_with", "connect", "unblock_output"}) or "lsv.processes.side.main import" in source
+
+
+def _is_name(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name)
+
+
+def test_every_process_unblocks_its_output() -> None:
+    found = mains()
+    assert len(found) > 8
+    blocked = {str(file.relative_to(ROOT)) for file in found if not never_waits(file.read_text())}
+    assert blocked == CAPTURED | {"core/lsv/__main__.py"} & blocked, "call unblock_output first thing"
+    assert not never_waits("import logging\nif __name__ == '__main__':\n    logging.basicConfig()\n")
+
+
+def test_commands_that_serve_unblock_their_output() -> None:
+    for module in ("core/lsv/cli/serve.py", "webui/lsv_webui/command.py", "core/lsv/engine/replicas/nodes/charge.py"):
+        assert never_waits((ROOT / module).read_text()), module
+
+
+def test_handlers_made_before_follow() -> None:
+    old, new = open(os.devnull, "w"), open(os.devnull, "w")  # noqa: SIM115
+    logger, handler = logging.getLogger("lsv.of.a.test"), logging.StreamHandler(old)
+    logger.addHandler(handler)
+    try:
+        outlet._move_handlers(old, new)
+        assert handler.stream is new
+    finally:
+        logger.removeHandler(handler)
+        old.close()
+        new.close()
+
+
+async def test_lost_lines_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = Outlet(1, "the log", limit=0)
+    monkeypatch.setattr(outlet, "_OUTLETS", [lost])
+    lost.dropped = 3
+    metrics = Metrics(Service({"fake": FakeClient()}))
+    assert b"lsv:log_lines_lost_total 0.0" in metrics.text()
+    lost.dropped = 5
+    assert b"lsv:log_lines_lost_total 2.0" in metrics.text()
