@@ -45,6 +45,11 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     """What a dead engine died of, or one that is being replaced."""
 
+    silent: float = 0.0
+    """Seconds for which a ready engine has said nothing, where several of its heartbeats are missing. It may hang, or
+    compute a long step: it still takes requests.
+    """
+
 
 class Client(Protocol):
     """One engine as a frontend uses it, or several of one model that share its requests."""

@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from lsv.config import EngineConfig, Fit
 from lsv.engine.admission import check_media_size
 from lsv.engine.client import EngineStatus, Vector
@@ -94,7 +96,7 @@ class SocketClient(OrderingClient):
         self._orders: dict[int, asyncio.Future[None]] = {}
         self._numbers = itertools.count()
         self._writer: asyncio.StreamWriter | None = None
-        self._silence = Silence(config.load_timeout)
+        self._silence = Silence(config.load_timeout, config.beat_interval)
         self._failure: LsvError | None = None
         self.is_lost = False
         """Whether it is dead only until its machine is started anew."""
@@ -115,7 +117,8 @@ class SocketClient(OrderingClient):
 
     @property
     def status(self) -> EngineStatus:
-        return self._status
+        silent = self._silence.missing if self._status.state == "ready" else 0.0
+        return msgspec.structs.replace(self._status, silent=round(silent, 1)) if silent else self._status
 
     def watch(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` whenever ``status`` has changed. It must not block."""
@@ -338,14 +341,10 @@ class SocketClient(OrderingClient):
                 if inbox is not None:
                     inbox.put(update)
         elif isinstance(message, Beat):
-            self._silence.end(message.within)
+            self._silence.end(message.within, works=bool(message.stage))
         elif isinstance(message, Progress):
-            self._set_status(
-                EngineStatus(
-                    state="loading", stage=message.stage, done=message.done, total=message.total,
-                    error=self._status.error,
-                )
-            )  # fmt: skip
+            loading = EngineStatus(state="loading", stage=message.stage, done=message.done, total=message.total)
+            self._set_status(msgspec.structs.replace(loading, error=self._status.error))
         elif isinstance(message, Ready):
             self.fit = message.fit
             if self.media is None:

@@ -20,7 +20,8 @@ def summarise(statuses: Sequence[EngineStatus], *, complete: bool, lost: Collect
     if set(states) == {"dead"} or ("dead" in counted and not complete):
         return EngineStatus(state="dead", error=error)
     if "ready" in states and (complete or counted == {"ready"}):
-        return EngineStatus(state="ready", error=error)
+        silent = min(status.silent for status in statuses if status.state == "ready")
+        return EngineStatus(state="ready", error=error, silent=silent)
     number = (
         states.index("loading") if "loading" in states else next(n for n, one in enumerate(states) if one != "dead")
     )

@@ -169,13 +169,15 @@ class ReplicaSet:
         return admitted, name_blocks(admitted, self.config.block_size) if self.config.prefix_caching else ()
 
     def _choose(self, request: RequestSpec, chains: Sequence[Chain], refused: Collection[Replica]) -> Replica:
-        """Where a request goes: to one of those that are ready and have its adapter, or can find it.
+        """Where a request goes: to one of those that are ready and have its adapter, or can find it. Replicas whose
+        heartbeats are missing come last.
 
         Raises ``EngineDied`` or ``Unavailable`` where there is none.
         """
         ready = [replica for replica in self._replicas if replica.is_ready and replica not in refused]
         if request.adapter and not self._finds(request.adapter):
             ready = [replica for replica in ready if replica.serves(request.adapter)] or ready
+        ready = [replica for replica in ready if not replica.client.status.silent] or ready
         if not ready:
             status = self.status
             if status.state == "dead":

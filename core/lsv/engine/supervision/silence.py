@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 
 from lsv.errors import EngineDied, LsvError
@@ -11,24 +12,41 @@ _LOOK = 0.5
 """Seconds between looks at how long the engine has been silent."""
 
 
+_MISSED = 3
+"""Heartbeats without which an engine does not count as ready."""
+
+
 class Silence:
     """How long the engine has said nothing, and whether it may."""
 
-    def __init__(self, limit: float) -> None:
-        self._limit = limit
+    def __init__(self, limit: float, beat: float = math.inf) -> None:
+        """``limit`` as for ``end``; ``beat`` are the seconds from one heartbeat to the next."""
+        self._limit, self._usual = limit, _MISSED * beat
         self._since = time.monotonic()
+        self._works = self._misses = False
 
-    def end(self, limit: float | None = None) -> None:
-        """It has said something; from now on it may be silent for ``limit`` seconds."""
-        self._since = time.monotonic()
+    @property
+    def missing(self) -> float:
+        """Seconds of silence once several heartbeats are missing; 0 until then."""
+        return time.monotonic() - self._since if self._misses else 0.0
+
+    def end(self, limit: float | None = None, *, works: bool | None = None) -> None:
+        """It has said something; from now on it may be silent for ``limit`` seconds.
+
+        While it ``works`` at what it has announced, such as loading, it sends no heartbeats.
+        """
+        self._since, self._misses = time.monotonic(), False
         self._limit = self._limit if limit is None else limit
+        self._works = self._works if works is None else works
 
     async def wait_for_hang(self) -> LsvError:
         """Wait until it has been silent for too long; what that means."""
-        suspected = False
+        suspected = late = False
         while True:
-            await asyncio.sleep(min(_LOOK, self._limit / 4))
-            silent = time.monotonic() - self._since > self._limit
-            if silent and suspected:  # still so, after this event loop had time to read what may have arrived
+            await asyncio.sleep(min(_LOOK, self._limit / 4, self._usual / 4))
+            silent = time.monotonic() - self._since
+            # still so at a second look: meanwhile this event loop had time to read what may have arrived
+            if suspected and silent > self._limit:
                 return EngineDied(f"the engine hangs: it has said nothing for {self._limit:g} s")
-            suspected = silent
+            self._misses = late and silent > self._usual and not self._works
+            suspected, late = silent > self._limit, silent > self._usual

@@ -35,7 +35,8 @@ async def live(exchange: Exchange) -> HTTPResponse:
 
 
 async def health(exchange: Exchange) -> HTTPResponse:
-    """200 when every engine is ready and the server is not stopping, 503 with the progress otherwise.
+    """200 when every engine is ready and sends heartbeats and the server is not stopping, 503 with the progress
+    otherwise.
 
     What an engine died of is not for strangers.
     """
@@ -58,8 +59,8 @@ async def metrics(exchange: Exchange) -> HTTPResponse:
 def describe_health(service: Service, *, draining: bool, told: bool = True) -> Health:
     """The state of all engines, and the worst of them as the server's; errors if they may be ``told``."""
     models = [_describe_engine(name, client, told=told) for name, client in service.clients.items()]
-    states = {model.state for model in models} | ({"draining"} if draining else set())
-    worst = next((state for state in ("dead", "draining", "sleeping", "loading") if state in states), "ready")
+    states = {"silent" if model.silent else model.state for model in models} | ({"draining"} if draining else set())
+    worst = next((state for state in ("dead", "draining", "sleeping", "loading", "silent") if state in states), "ready")
     return Health(status=worst, models=models)
 
 

@@ -304,13 +304,16 @@ class ModelList(msgspec.Struct, kw_only=True):
 
 
 class ReplicaState(msgspec.Struct, kw_only=True):
-    """One engine as /health shows it; ``done`` of ``total`` counts the present loading ``stage``."""
+    """One engine as /health shows it; ``done`` of ``total`` counts the present loading ``stage``. ``silent`` are the
+    seconds for which a ready engine has said nothing, 0 while it sends heartbeats.
+    """
 
     state: str
     stage: str
     done: int
     total: int
     error: str | None = None
+    silent: float = 0.0
 
 
 class EngineState(ReplicaState, kw_only=True):
@@ -327,7 +330,7 @@ class Sleeping(msgspec.Struct, kw_only=True):
 
 
 class Health(msgspec.Struct, kw_only=True):
-    """``status``: ready, loading, sleeping, draining or dead."""
+    """``status``: ready, silent, loading, sleeping, draining or dead."""
 
     status: str
     models: list[EngineState]
