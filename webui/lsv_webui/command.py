@@ -17,6 +17,7 @@ def run(arguments: list[str], context: CommandContext) -> int:
         host=settings["webui.host"],
         port=settings["webui.port"],
         api_key=settings["webui.api_key"],
+        allowed_hosts=tuple(settings["webui.allowed_hosts"]),
     )
     require_gradio()
     from lsv_webui.page import show

@@ -13,7 +13,8 @@ import msgspec
 
 from lsv.engine.client import Service
 from lsv.errors import ConfigError, StartError
-from lsv_webui.options import PageOptions, is_local, require_gradio
+from lsv.processes.visitors import is_loopback
+from lsv_webui.options import PageOptions, require_gradio
 
 log = logging.getLogger("lsv.webui")
 
@@ -66,12 +67,13 @@ def page_options(settings: Mapping[str, Any]) -> PageOptions:
     if not settings["port"]:
         raise ConfigError("--webui needs to know the server's port: give a --port other than 0", param="port")
     host, keys = settings["webui.host"], settings["api_key"]
-    lent = keys[0] if keys and is_local(host) else None
+    lent = keys[0] if keys and is_loopback(host) else None
     return PageOptions(
         server=_reachable(settings["host"], settings["port"]),
         host=host,
         port=settings["webui.port"],
         api_key=settings["webui.api_key"] or lent,
+        allowed_hosts=(*settings["allowed_hosts"], *settings["webui.allowed_hosts"]),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import ipaddress
 
 import msgspec
 
@@ -31,28 +30,31 @@ SETTINGS = (
         help="server key that the page uses for everybody who can open it",
         scope="serve",
     ),
+    Setting(
+        name="webui.allowed_hosts",
+        type="list",
+        default=(),
+        help="names the web page may be called by, such as *.example.com, * for any (default: any; only localhost on a "
+        "loopback address)",
+        scope="serve",
+    ),
 )
 """The settings that ``lsv serve --webui`` and ``lsv webui`` share."""
 
 
 class PageOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """``server`` is the API's address without ``/v1``; ``api_key`` is used for visitors who enter none of their own."""
+    """``server`` is the API's address without ``/v1``; ``api_key`` is used for visitors who enter none of their own.
+    ``allowed_hosts`` are names that the page may be called by.
+    """
 
     server: str
     host: str = "127.0.0.1"
     port: int = 7860
     api_key: str | None = None
+    allowed_hosts: tuple[str, ...] = ()
 
 
 def require_gradio() -> None:
     """Raises ``ConfigError`` if gradio is missing. Imports nothing."""
     if importlib.util.find_spec("gradio") is None:
         raise ConfigError('the web page needs gradio, which is not installed: pip install "lsv[webui]"')
-
-
-def is_local(host: str) -> bool:
-    """Whether only this machine can reach a server listening there."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

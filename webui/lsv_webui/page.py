@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,6 +18,7 @@ from lsv.errors import ConfigError, LsvError
 from lsv.processes.folder import PrivateFolder
 from lsv.processes.lifeline import die_with
 from lsv.settings import export
+from lsv_webui.gate import Gate
 from lsv_webui.options import PageOptions
 
 if TYPE_CHECKING:
@@ -30,17 +32,22 @@ def show(options: PageOptions) -> None:
     """Serve the page until SIGINT or SIGTERM. Raises ``ConfigError`` when the address can't be used."""
     with PrivateFolder() as uploads:
         export({"GRADIO_TEMP_DIR": str(uploads.path)})
-        page = launch(options)
+        page = launch(options, uploads.path)
         # Other programs wait for this line: on standard output, whatever the log level.
         print(f"lsv's web page is on {address(options.host, options.port)}", flush=True)
         _wait_for_signal()
         page.close(verbose=False)
 
 
-def launch(options: PageOptions) -> gr.Blocks:
-    """Serve the page from its own threads. Raises ``ConfigError`` when the address can't be used."""
+def launch(options: PageOptions, uploads: Path | None = None) -> gr.Blocks:
+    """Serve the page from its own threads; ``uploads`` is the folder of uploaded files.
+
+    Raises ``ConfigError`` when the address can't be used.
+    """
     check_address(options.host, options.port)
     quieten()
+    from starlette.middleware import Middleware
+
     from lsv_webui.api import Api
     from lsv_webui.app import build
     from lsv_webui.theme import HEAD, theme
@@ -69,7 +76,7 @@ def launch(options: PageOptions) -> gr.Blocks:
         prevent_thread_lock=True,
         footer_links=[],
         max_file_size=MAX_FILE_SIZE,
-        app_kwargs={"lifespan": close_api},
+        app_kwargs={"lifespan": close_api, "middleware": [Middleware(Gate, options=options, uploads=uploads)]},
     )
     return page
 

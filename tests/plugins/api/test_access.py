@@ -201,6 +201,21 @@ async def test_plain_text_is_what_forms_can_send_without_asking(start):
         assert reply.status_code == 200
 
 
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""])
+@pytest.mark.parametrize("browser", [{"user-agent": "Mozilla/5.0 (X11)"}, {"sec-fetch-site": "cross-site"}])
+async def test_browsers_say_which_page_sends_a_form(start, kind, browser):
+    """An old browser leaves Origin out of a form, whose body can be JSON all the same."""
+    closed, locked = await start(), await start(api_keys=("k",))
+    for site, status in ((closed, 403), (locked, 200)):
+        headers = {"content-type": kind, "authorization": "Bearer k", **browser}
+        reply = await site.http.post("/tokenize", content=b'{"prompt": "a"}', headers=headers)
+        assert reply.status_code == status, reply.text
+    own = {"origin": closed.server.address, "content-type": kind, **browser}
+    assert (await closed.http.post("/tokenize", content=b'{"prompt": "a"}', headers=own)).status_code == 200
+    asked = {"content-type": "application/json", **browser}
+    assert (await closed.http.post("/tokenize", content=b'{"prompt": "a"}', headers=asked)).status_code == 200
+
+
 @pytest.mark.row("F-115")
 async def test_cors_is_closed_by_default(site):
     origin = {"origin": "https://a.example", "access-control-request-method": "POST"}

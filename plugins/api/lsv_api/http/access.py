@@ -6,11 +6,11 @@ from sanic import Request
 from sanic.response import BaseHTTPResponse, HTTPResponse
 
 from lsv.errors import LsvError, Unauthorized
+from lsv.processes.visitors import Visitors
 from lsv_api.http.access_log import record
 from lsv_api.http.context import Api, Exchange
 from lsv_api.http.failures import NotAllowed, error_response
 from lsv_api.http.load_report import ASKED, HEADER, report_load
-from lsv_api.http.visitors import Visitors
 
 _EXPOSED = "x-request-id, retry-after, " + ", ".join(
     f"x-ratelimit-{part}-{what}" for part in ("limit", "remaining", "reset") for what in ("requests", "tokens")
@@ -25,13 +25,18 @@ class Gate:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._options = api.options
-        self._visitors = Visitors(api.options)
+        self._visitors = Visitors(
+            api.options.host,
+            keyless=api.options.keyless,
+            hosts=api.options.allowed_hosts,
+            origins=api.options.allowed_origins,
+        )
 
     async def admit(self, request: Request) -> HTTPResponse | None:
         """Begin an exchange; answer at once what needs no handler: preflights, and requests that are not let in."""
         request.ctx.exchange = exchange = Exchange(request, self._api)
         try:
-            self._visitors.check(request)
+            self._visitors.check(request.method, request.headers)
             if self._is_preflight(request):
                 return self._preflight(request)
             self._let_in(request, exchange)

@@ -44,31 +44,10 @@ class BodyTimeout(BadRequest):
     status = 408
 
 
-class UnsupportedMediaType(BadRequest):
-    """A body of a kind that is not taken."""
-
-    code = "unsupported_media_type"
-    status = 415
-
-
 class NotAllowed(LsvError):
     """The operator has not switched it on."""
 
     code = "not_allowed"
-    status = 403
-
-
-class HostRefused(LsvError):
-    """The request calls the server by a name that is not its own."""
-
-    code = "host_not_allowed"
-    status = 403
-
-
-class OriginRefused(LsvError):
-    """The request comes from a web page that may not use the server."""
-
-    code = "origin_not_allowed"
     status = 403
 
 
