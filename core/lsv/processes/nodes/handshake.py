@@ -35,25 +35,27 @@ class OtherProtocol(Exception):
     """What is there is something else."""
 
 
-def admit(end: socket.socket, key: bytes) -> int:
-    """What whoever has connected wants, once it has shown within the socket's timeout that it has the key.
+class Challenge:
+    """The listener's side: what it says first to a connection, and what it makes of the answer."""
 
-    Raises ``OtherKey`` for one that has not, ``OSError`` for one that has gone or is too slow.
-    """
-    ends = _deadline(end)
-    mine = secrets.token_bytes(_NONCE)
-    end.sendall(GREETING + mine)
-    said = _read(end, _NONCE + _PURPOSE + _PROOF, ends)
-    claimed, proof = said[: _NONCE + _PURPOSE], said[_NONCE + _PURPOSE :]
-    if not hmac.compare_digest(proof, _prove(key, b"node", mine, claimed)):
-        end.sendall(_STRANGER)
-        raise OtherKey
-    end.sendall(_prove(key, b"engine", mine, claimed))
-    return int.from_bytes(claimed[_NONCE:], "big")
+    size = _NONCE + _PURPOSE + _PROOF
+    """Bytes of an answer."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._nonce = secrets.token_bytes(_NONCE)
+        self.greeting = GREETING + self._nonce
+
+    def judge(self, answer: bytes) -> tuple[int | None, bytes]:
+        """What a connection is for, None for one of another key; and the listener's last word."""
+        claimed, proof = answer[: _NONCE + _PURPOSE], answer[_NONCE + _PURPOSE :]
+        if not hmac.compare_digest(proof, _prove(self._key, b"node", self._nonce, claimed)):
+            return None, _STRANGER
+        return int.from_bytes(claimed[_NONCE:], "big"), _prove(self._key, b"engine", self._nonce, claimed)
 
 
 def introduce(end: socket.socket, key: bytes, purpose: int) -> None:
-    """The other side of ``admit``. Raises ``OtherKey``, ``OtherProtocol``, and ``OSError`` where nobody answers."""
+    """The other side of a ``Challenge``. Raises ``OtherKey``, ``OtherProtocol``, and ``OSError`` without an answer."""
     ends = _deadline(end)
     if _read(end, len(GREETING), ends) != GREETING:
         raise OtherProtocol
