@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
@@ -15,19 +16,26 @@ SHORT = 8192
 LONG = 1 << 19
 """Characters or bytes from which work may take so long that it must not have all threads."""
 THREADS = 4
+_CORES_OF_A_LONG_JOB = 4
+"""A long job computes for seconds: with fewer cores for each at a time, engine and event loop would wait for them."""
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class PreparingPool:
     """Does work of requests beside the event loop, in the order in which it comes.
 
     A request hands in one job after the other, so its next one stands behind those of all others. Long jobs leave one
-    thread free for all other ones. Only what releases the interpreter's lock gains by several threads; what does
-    not at least takes turns with the event loop.
+    thread free for all other ones, and most cores to the engine. Only what releases the interpreter's lock gains by
+    several threads; what does not at least takes turns with the event loop.
     """
 
     def __init__(self, threads: int = THREADS) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="lsv-prepare")
-        self._long = asyncio.Semaphore(threads - 1)
+        self._long = asyncio.Semaphore(max(1, min(threads - 1, usable_cores() // _CORES_OF_A_LONG_JOB)))
 
     async def run(
         self, size: int, work: Callable[Arguments, Result], /, *args: Arguments.args, **kwargs: Arguments.kwargs
