@@ -66,10 +66,11 @@ def pipe() -> Iterator[Pipe]:
 
 
 @pytest.mark.skipif("LSV_PLATFORM" in os.environ, reason="processes log alike on every platform")
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_server_whose_log_is_not_read_answers_and_ends(tmp_path: Path, pipe: Pipe, count: int) -> None:
-    """API processes and the engine share the pipe. It is full once the server is ready."""
-    server = Server(tmp_path / "unused.log", "lsv-demo", "--api-server-count", str(count), output=pipe.writer)
+@pytest.mark.daily(options=((), ("--api-server-count", "2")))
+@pytest.mark.parametrize("options", [(), ("--api-server-count", "2"), ("-tp", "2"), ("--data-parallel-size", "2")])
+def test_a_server_whose_log_is_not_read_answers_and_ends(tmp_path: Path, pipe: Pipe, options: tuple[str, ...]) -> None:
+    """All processes share the pipe, which is full once the server is ready."""
+    server = Server(tmp_path / "unused.log", "lsv-demo", *options, output=pipe.writer)
     try:
         wait_until(lambda: _is_ready(server))
         for _ in range(60):  # a line of the access log each
