@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from lsv.errors import BadRequest, CheckpointError, LsvError
+from lsv.untrusted.patterns import Pattern, Patterns
 
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
@@ -56,8 +57,10 @@ class PeftConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     alpha: float
-    targets: str | tuple[str, ...]
-    """A regular expression that matches whole names of modules, or their last components."""
+    targets: Pattern | tuple[str, ...] | None
+    """An expression that matches whole names of modules, or their last components; None means every module."""
+    endings: Mapping[str, Pattern] = {}
+    """By key of ``ranks`` and ``alphas``, what matches the names that the key means."""
     ranks: Mapping[str, int] = {}
     """Other ranks, by a regular expression that matches the end of a module's name."""
     alphas: Mapping[str, float] = {}
@@ -82,14 +85,15 @@ class PeftConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def means(self, module: str) -> bool:
         """Whether the adapter is for a module."""
-        if isinstance(self.targets, str):
-            return self.targets == "all-linear" or re.fullmatch(self.targets, module) is not None
+        if isinstance(self.targets, Pattern):
+            return self.targets.fullmatch(module)
+        if self.targets is None:
+            return True
         return any(f".{module}".endswith(f".{name}") for name in self.targets)
 
     def _pattern(self, module: str) -> str:
         """The key of ``ranks`` and ``alphas`` that means a module; PEFT takes the first of both that does."""
-        keys = (*self.ranks, *self.alphas)
-        return next((key for key in keys if re.match(_ending(key), module)), module)
+        return next((key for key, ending in self.endings.items() if ending.match(module)), module)
 
 
 def read_config(folder: Path) -> PeftConfig:
@@ -104,12 +108,18 @@ def read_config(folder: Path) -> PeftConfig:
     if not isinstance(found, dict):
         raise CheckpointError(f"{path} must hold a JSON object")
     _refuse(path, found)
+    patterns = Patterns(str(path))
+    ranks, alphas = _by_module(path, found, "rank_pattern", int), _by_module(path, found, "alpha_pattern", float)
     config = PeftConfig(
         rank=_take(path, found, "r", int, 8),
         alpha=_take(path, found, "lora_alpha", float, 8.0),
-        targets=_targets(path, found),
-        ranks=_pattern(path, found, "rank_pattern", int),
-        alphas=_pattern(path, found, "alpha_pattern", float),
+        targets=_targets(path, found, patterns),
+        endings={
+            **{one: patterns.compile(_ending(one), "rank_pattern") for one in ranks},
+            **{one: patterns.compile(_ending(one), "alpha_pattern") for one in alphas if one not in ranks},
+        },
+        ranks=ranks,
+        alphas=alphas,
         rank_stabilised=_take(path, found, "use_rslora", bool, False),
         saved=_names(path, found, "modules_to_save"),
         magnitudes=_take(path, found, "use_dora", bool, False),
@@ -192,13 +202,12 @@ def _names(path: Path, found: Mapping[str, Any], key: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _targets(path: Path, config: Mapping[str, Any]) -> str | tuple[str, ...]:
+def _targets(path: Path, config: Mapping[str, Any], patterns: Patterns) -> Pattern | tuple[str, ...] | None:
     found = config.get("target_modules")
     if not found and config.get("modules_to_save"):
         return ()
     if isinstance(found, str) and found:
-        _check_pattern(path, "target_modules", found)
-        return found
+        return None if found == "all-linear" else patterns.compile(found, "target_modules")
     if isinstance(found, Sequence) and found and all(isinstance(name, str) and name for name in found):
         return tuple(found)
     raise CheckpointError(f"{path}: target_modules must be a list of names, or a regular expression")
@@ -219,22 +228,13 @@ def _is(kind: type, value: Any) -> bool:
     return kind is float and isinstance(value, float) and math.isfinite(value)
 
 
-def _pattern(path: Path, found: Mapping[str, Any], key: str, kind: type) -> dict[str, Any]:
+def _by_module(path: Path, found: Mapping[str, Any], key: str, kind: type) -> dict[str, Any]:
     patterns = found.get(key) or {}
     if not isinstance(patterns, dict) or not all(_is(kind, value) for value in patterns.values()):
         raise CheckpointError(f"{path}: {key} must map names to numbers, got {patterns!r:.100}")
-    for pattern in patterns:
-        _check_pattern(path, key, _ending(pattern))
     return {name: kind(value) for name, value in patterns.items()}
 
 
 def _ending(pattern: str) -> str:
     """What matches the names of modules that end with a match of ``pattern``, at a dot."""
     return rf"(.*\.)?({pattern})$"
-
-
-def _check_pattern(path: Path, key: str, pattern: str) -> None:
-    try:
-        re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as cause:
-        raise CheckpointError(f"{path}: {key} {pattern!r:.100} is not a regular expression: {cause}") from cause

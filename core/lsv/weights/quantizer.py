@@ -6,7 +6,6 @@ Because each tensor says which axis holds outputs, which inputs, and how many fe
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from lsv import products
 from lsv.errors import CheckpointError
 from lsv.offers import OpSpec
 from lsv.ops import Bindable, GatedKernel, dtype_name
+from lsv.untrusted.patterns import Pattern, Patterns
 from lsv.weights.naming import Prefixes, spellings
 
 Role = Literal["column", "row", "head"]
@@ -241,7 +241,7 @@ class WithIgnored(PerLayer):
 
     def __init__(self, quantizer: Quantizer, names: Iterable[str]) -> None:
         self.name = quantizer.name
-        self._quantizer, self._names = quantizer, tuple(names)
+        self._quantizer, self._names = quantizer, compile_names(names, Patterns("the layers that stay unquantised"))
 
     def choose(self, layer: LinearLayer) -> Quantizer:
         return Unquantised() if is_ignored(layer, self._names) else self._quantizer
@@ -259,11 +259,21 @@ class OfExperts(PerLayer):
         return self._quantizer if experts else Unquantised()
 
 
-def is_ignored(layer: LinearLayer, names: Iterable[str]) -> bool:
-    """Whether one of ``names`` matches the layer under any of the spellings that checkpoints of its family use.
+LayerName = str | Pattern
+"""A layer's full name, consecutive components of it (``lm_head``, ``mlp.gate``, ``model.layers.0``), or a regular
+expression that matches from the beginning of the full name."""
 
-    A name is the layer's full name, some consecutive components of it (``lm_head``, ``mlp.gate``, ``model.layers.0``),
-    or ``re:`` and a regular expression that matches from the beginning of the full name.
+
+def compile_names(names: Iterable[str], patterns: Patterns, key: str = "") -> tuple[LayerName, ...]:
+    """Names of layers as a config lists them under ``key``: ``re:`` begins a regular expression.
+
+    Raises ``CheckpointError`` for an expression that is malformed or can't be bounded.
+    """
+    return tuple(patterns.compile(name.removeprefix("re:"), key) if name.startswith("re:") else name for name in names)
+
+
+def is_ignored(layer: LinearLayer, names: Iterable[LayerName]) -> bool:
+    """Whether one of ``names`` matches the layer under any of the spellings that checkpoints of its family use.
 
     Raises ``CheckpointError`` where only some parts of a fused layer match.
     """
@@ -279,10 +289,8 @@ def is_ignored(layer: LinearLayer, names: Iterable[str]) -> bool:
     return bool(meant)
 
 
-def _means(name: str, part: str) -> bool:
-    if name.startswith("re:"):
-        return re.match(name.removeprefix("re:"), part) is not None
-    return within(name, part)
+def _means(name: LayerName, part: str) -> bool:
+    return within(name, part) if isinstance(name, str) else name.match(part)
 
 
 def within(name: str, whole: str) -> bool:

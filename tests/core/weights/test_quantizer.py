@@ -11,6 +11,7 @@ from lsv.errors import CheckpointError, ConfigError
 from lsv.nn.linear import Column, Row
 from lsv.testing.quantizer import check_quantizer
 from lsv.testing.tensors import TensorsSource, fill_module, place
+from lsv.untrusted.patterns import Patterns
 from lsv.weights.place import Part
 from lsv.weights.quantizer import (
     WEIGHT,
@@ -19,6 +20,7 @@ from lsv.weights.quantizer import (
     StoredTensor,
     Unquantised,
     WithIgnored,
+    compile_names,
     is_ignored,
     joint_format,
 )
@@ -200,6 +202,7 @@ def layer(*parts):
     ],
 )
 def test_which_names_mean_a_layer(names, skipped):
+    names = compile_names(names, Patterns("config.json"))
     assert is_ignored(layer("model.layers.3.self_attn.o_proj"), names) is skipped
 
 

@@ -283,7 +283,7 @@ def test_the_group_that_names_a_layer_most_exactly() -> None:
         (config("float-quantized", floats("block")), "strategy 'block' can't be read without the size"),
         (config("int-quantized", ints(8), sparsity_config={"format": "sparse-mask"}), "sparsity_config: format is"),
         (config("int-quantized", ints(8), transform_config={"R1": {}}), "transform_config = {'R1': {}} can't be"),
-        (config("int-quantized", ints(8), ignore=["re:["]), "ignore: 're:[' is not a regular expression"),
+        (config("int-quantized", ints(8), ignore=["re:["]), "ignore: the pattern '[' is not a regular expression"),
         (config("int-quantized", ints(8), config_groups={}), "config_groups is empty"),
         (config("int-quantized", ints(8), config_groups={"a": 3}), "config_groups.a must be an object"),
     ],

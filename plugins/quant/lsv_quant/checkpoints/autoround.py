@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lsv.weights.quantizer import Role, within
+from lsv.weights.quantizer import LayerName, Role, within
 from lsv_quant.checkpoints.awq import AwqPacking
 from lsv_quant.checkpoints.gptq import BITS, GptqPacking
 from lsv_quant.checkpoints.packed import (
     PackedWeights,
     Packing,
     by_layer,
-    compiled,
     expect_plain_activations,
     group_size,
     layer_names,
@@ -50,7 +49,10 @@ def make(quantization_config: Mapping[str, Any]) -> PackedWeights:
         packing,
         head=scheme.choose("quant_lm_head", (True, False), False),
         blocks=tuple(name for key in _BLOCKS for name in layer_names(scheme, key)),
-        overrides={key: _override(format, packing, key, changes) for key, changes in by_layer(scheme, "extra_config")},
+        overrides=tuple(
+            (_read_key(key, changes), _override(format, packing, changes))
+            for key, changes in by_layer(scheme, "extra_config")
+        ),
     )
     scheme.finish()
     return PackedWeights("auto-round", layers)
@@ -66,10 +68,8 @@ def _packing(format: str, bits: int, group: int, symmetric: bool) -> Packing:
     return GptqPacking(bits, group, symmetric, less_one=format in _LIKE_GPTQ)
 
 
-def _override(format: str, packing: Packing, key: str, changes: Scheme) -> Packing | None:
+def _override(format: str, packing: Packing, changes: Scheme) -> Packing | None:
     """How an entry of ``extra_config`` changes ``packing``; None where weights keep 16 bits or more."""
-    if not _WORDS.fullmatch(key):
-        compiled(key, changes)
     bits = changes.choose("bits", (*_bits(format), 16, 32), packing.bits)
     if bits >= 16:
         return None
@@ -90,21 +90,23 @@ class AutoRoundLayers:
     packing: Packing
     head: bool
     blocks: tuple[str, ...]
-    overrides: Mapping[str, Packing | None]
+    overrides: tuple[tuple[LayerName, Packing | None], ...]
 
     def __call__(self, names: Sequence[str], role: Role) -> Packing | None:
-        exact = (key for key in self.overrides if key in names)
-        key = next(exact, None) or next((key for key in self.overrides if _means(key, names)), None)
-        if key is not None:
-            return self.overrides[key]
+        exact = [packing for key, packing in self.overrides if key in names]
+        for packing in exact or (packing for key, packing in self.overrides if _means(key, names)):
+            return packing
         if role == "head":
             return self.packing if self.head else None
         inside = not self.blocks or any(f"{name}.".startswith(f"{one}.") for one in self.blocks for name in names)
         return self.packing if inside else None
 
 
-def _means(key: str, names: Sequence[str]) -> bool:
-    """Whether a key matches a layer: as components of its name, or as a regular expression if it is more than words."""
-    if _WORDS.fullmatch(key):
-        return any(within(key, name) for name in names)
-    return any(re.search(key, name) for name in names)
+def _read_key(key: str, changes: Scheme) -> LayerName:
+    """A key of ``extra_config``: components of a name, or a regular expression if it is more than words."""
+    return key if _WORDS.fullmatch(key) else changes.patterns.compile(key)
+
+
+def _means(key: LayerName, names: Sequence[str]) -> bool:
+    """Whether a key matches a layer, as a regular expression anywhere in its name."""
+    return any(within(key, name) if isinstance(key, str) else key.search(name) for name in names)

@@ -6,20 +6,20 @@ eight codes of a word belong to outputs 0, 2, 4, 6, 1, 3, 5 and 7.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from lsv.untrusted.patterns import Pattern
 from lsv.weights.codebook import from_nibbles
 from lsv.weights.quantizer import Role, StoredTensor, WithIgnored
 from lsv_quant.checkpoints.packed import (
     PackedWeights,
     Packing,
     by_layer,
-    compiled,
+    dynamic_pattern,
     expect_plain_activations,
     group_size,
     layer_names,
@@ -89,11 +89,11 @@ def make(quantization_config: Mapping[str, Any]) -> WithIgnored:
     return WithIgnored(PackedWeights("awq", packings), skipped)
 
 
-def _override(packing: AwqPacking, key: str, changes: Scheme) -> tuple[re.Pattern[str], AwqPacking | None]:
+def _override(packing: AwqPacking, key: str, changes: Scheme) -> tuple[Pattern, AwqPacking | None]:
     """An entry of GPTQModel's ``dynamic``: ``-:`` and a pattern for layers left plain, else a pattern for layers packed
     differently.
     """
-    pattern = compiled(re.sub(r"^[+-]:", "", key), changes)
+    pattern = dynamic_pattern(key, changes)
     if key.startswith("-:"):
         return pattern, None
     changes.choose("bits", (packing.bits,), packing.bits)

@@ -9,13 +9,20 @@ tensors.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lsv.errors import CheckpointError
-from lsv.weights.quantizer import LinearLayer, PerLayer, Quantizer, Unquantised, per_part
+from lsv.weights.quantizer import (
+    LayerName,
+    LinearLayer,
+    PerLayer,
+    Quantizer,
+    Unquantised,
+    compile_names,
+    per_part,
+)
 from lsv_quant.checkpoints.compressed_forms import (
     Numbers,
     make_float,
@@ -44,7 +51,7 @@ _PLAIN = Unquantised()
 class Group:
     """Layers that are stored alike. A target is a full name, ``re:`` with the beginning of names, or ``Linear``."""
 
-    targets: tuple[str, ...]
+    targets: tuple[LayerName, ...]
     quantizer: Quantizer
 
 
@@ -53,7 +60,7 @@ class CompressedTensors(PerLayer):
 
     name = "compressed-tensors"
 
-    def __init__(self, groups: Sequence[Group], ignored: Sequence[str]) -> None:
+    def __init__(self, groups: Sequence[Group], ignored: Sequence[LayerName]) -> None:
         self._groups, self._ignored = groups, ignored
 
     def choose(self, layer: LinearLayer) -> Quantizer:
@@ -63,7 +70,7 @@ class CompressedTensors(PerLayer):
         if any(_rank(target, name) is not None for target in self._ignored for name in names):
             return _PLAIN
         found = [
-            (rank, target, number)
+            (rank, str(target), number)
             for number, group in enumerate(self._groups)
             for target in group.targets
             for name in names
@@ -72,12 +79,12 @@ class CompressedTensors(PerLayer):
         return self._groups[min(found)[-1]].quantizer if found else _PLAIN
 
 
-def _rank(target: str, name: str) -> int | None:
+def _rank(target: LayerName, name: str) -> int | None:
     """How specifically a target matches a layer, 0 for its own name; None if it does not."""
+    if not isinstance(target, str):
+        return 1 if target.match(name) else None
     if target == name:
         return 0
-    if target.startswith("re:"):
-        return 1 if re.match(target.removeprefix("re:"), name) else None
     return 2 if target == "Linear" else None
 
 
@@ -120,14 +127,8 @@ def _read_group(scheme: Scheme | None, format: str) -> Group:
     return Group(targets, _FORM[format](weights, inputs))
 
 
-def _names(scheme: Scheme, key: str) -> tuple[str, ...]:
-    names = scheme.names(key)
-    for name in names:
-        try:
-            re.compile(name.removeprefix("re:"))
-        except re.error as cause:
-            raise scheme.error(f"{key}: {name!r} is not a regular expression: {cause}") from cause
-    return names
+def _names(scheme: Scheme, key: str) -> tuple[LayerName, ...]:
+    return compile_names(scheme.names(key), scheme.patterns, key)
 
 
 def _read_numbers(scheme: Scheme | None) -> Numbers | None:

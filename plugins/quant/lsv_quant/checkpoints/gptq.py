@@ -8,7 +8,6 @@ bits are held in four. Format ``gptq`` stores zero points minus one, ``gptq_v2``
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,13 +16,14 @@ import torch
 from torch import nn
 
 from lsv.errors import CheckpointError
+from lsv.untrusted.patterns import Pattern
 from lsv.weights.codebook import Codebook, from_nibbles, to_nibbles
 from lsv.weights.quantizer import Linear, LinearLayer, Role, StoredTensor, within
 from lsv_quant.checkpoints.packed import (
     PackedWeights,
     Packing,
     by_layer,
-    compiled,
+    dynamic_pattern,
     expect_plain_activations,
     group_size,
     layer_names,
@@ -105,7 +105,7 @@ class GptqLayers:
     packing: GptqPacking
     head: bool
     only: tuple[str, ...]
-    overrides: tuple[tuple[re.Pattern[str], GptqPacking | None], ...]
+    overrides: tuple[tuple[Pattern, GptqPacking | None], ...]
 
     def __call__(self, names: Sequence[str], role: Role) -> GptqPacking | None:
         named = any(within(wanted, name) for wanted in self.only for name in names) or not self.only
@@ -156,11 +156,11 @@ def make(quantization_config: Mapping[str, Any]) -> PackedWeights:
     return PackedWeights("gptq", layers)
 
 
-def _override(packing: GptqPacking, key: str, changes: Scheme) -> tuple[re.Pattern[str], GptqPacking | None]:
+def _override(packing: GptqPacking, key: str, changes: Scheme) -> tuple[Pattern, GptqPacking | None]:
     """An entry of GPTQModel's ``dynamic``: ``-:`` and a pattern for layers left plain, else a pattern for layers packed
     differently.
     """
-    pattern = compiled(re.sub(r"^[+-]:", "", key), changes)
+    pattern = dynamic_pattern(key, changes)
     if key.startswith("-:"):
         return pattern, None
     changed = replace(

@@ -7,7 +7,6 @@ A weight is ``(code - zero) * scale``; codes are held relative to the middle of 
 from __future__ import annotations
 
 import math
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import torch
 from torch import nn
 
 from lsv.errors import CheckpointError
+from lsv.untrusted.patterns import Pattern
 from lsv.weights.codebook import Codebook
 from lsv.weights.quantizer import Linear, LinearLayer, PerLayer, Quantizer, Role, StoredTensor, Unquantised, per_part
 from lsv_quant.checkpoints.scheme import Scheme
@@ -161,9 +161,6 @@ def expect_plain_activations(scheme: Scheme) -> None:
     scheme.pass_over("act_data_type", "act_dynamic", "act_group_size", "act_sym")
 
 
-def compiled(pattern: str, scheme: Scheme) -> re.Pattern[str]:
-    """Raises ``CheckpointError`` if it is not a regular expression."""
-    try:
-        return re.compile(pattern)
-    except re.error as cause:
-        raise scheme.error(f"{pattern!r} is not a regular expression: {cause}") from cause
+def dynamic_pattern(key: str, changes: Scheme) -> Pattern:
+    """The expression of an entry of GPTQModel's ``dynamic``, which may begin with ``+:`` or ``-:``."""
+    return changes.patterns.compile(key[2:] if key.startswith(("+:", "-:")) else key)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from lsv.errors import CheckpointError
+from lsv.untrusted.patterns import Patterns
 
 T = TypeVar("T")
 
@@ -46,12 +47,17 @@ class Scheme:
     """
 
     def __init__(
-        self, json: Any, where: str = "config.json: quantization_config", path: Sequence[str] = ("quantization_config",)
+        self,
+        json: Any,
+        where: str = "config.json: quantization_config",
+        path: Sequence[str] = ("quantization_config",),
+        patterns: Patterns | None = None,
     ) -> None:
-        """``path`` is where the object is in config.json."""
+        """``path`` is where the object is in config.json; ``patterns`` compiles all of the config's expressions."""
         if not isinstance(json, Mapping):
             raise CheckpointError(f"{where} must be an object, got {json!r}")
         self.json, self.where, self.path = json, where, tuple(path)
+        self.patterns = patterns or Patterns(where)
         self._left = set(json)
 
     def choose(self, key: str, allowed: Sequence[T], default: T | None = None) -> T:
@@ -102,7 +108,7 @@ class Scheme:
 
     def below(self, key: str, value: Any) -> Scheme:
         """What an object has under ``key``."""
-        return Scheme(value, f"{self.where}.{key}", (*self.path, key))
+        return Scheme(value, f"{self.where}.{key}", (*self.path, key), self.patterns)
 
     def pass_over(self, *keys: str) -> None:
         """Mark keys as read that do not affect the result, or that others read."""

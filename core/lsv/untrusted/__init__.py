@@ -1,0 +1,1 @@
+"""Input that others wrote: files opened with bounds, and patterns that they hold matched with bounds."""
