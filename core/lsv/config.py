@@ -38,6 +38,10 @@ class Choices:
         self.reasons.append(Reason(name, str(value), why))
 
 
+Confinement = Literal["auto", "require", "off"]
+"""How processes that work on strangers' data are confined: as far as the system can, fully or not at all, or not."""
+
+
 class AdapterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How adapters are served."""
 
@@ -52,6 +56,8 @@ class AdapterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The name and the folder of each adapter that is served from the start."""
     folder: str | None = None
     """A folder whose folders are adapters, served by their names when they are first asked for."""
+    confinement: Confinement = "auto"
+    """Of the processes that read their files."""
 
 
 class DraftModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,7 +191,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Layers that stay unquantised, see ``lsv.weights.quantizer.is_ignored``."""
     load_format: str = "auto"
     """The checkpoint's format; ``"auto"`` recognises it, ``"dummy"`` is random weights."""
-    remote_code: Literal["auto", "require", "off"] | None = None
+    remote_code: Confinement | None = None
     """How a process is confined that runs code of the checkpoint's tokenizer or config; None runs none."""
     loader: Mapping[str, Any] = {}
     """What the format's reader is told: ``pattern`` of ``sharded_state``."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,12 +18,16 @@ from typing import Any
 import msgspec
 
 from lsv.errors import BadRequest, CheckpointError, LsvError
+from lsv.untrusted.files import open_regular, read_descriptor, read_regular
 from lsv.untrusted.patterns import Pattern, Patterns
 
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 """The files that hold an adapter's weights; the first that is there counts."""
 _NAME = re.compile(r"[\w.\-:/@]{1,200}")
+CONFIG_BYTES = 1 << 20
+WEIGHTS_BYTES = 8 << 30
+"""The largest files that are read."""
 _PIECE = 1 << 20
 _LARGEST = 1 << 31
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false"}
@@ -99,11 +104,34 @@ class PeftConfig(msgspec.Struct, frozen=True, kw_only=True):
 def read_config(folder: Path) -> PeftConfig:
     """Raises ``CheckpointError`` for a folder without a configuration, and by name for what is not served."""
     path = folder / CONFIG
+    descriptor = open_config(path)
     try:
-        found = json.loads(path.read_bytes())
+        return parse_config(path, read_descriptor(path, descriptor, CONFIG_BYTES))
+    finally:
+        os.close(descriptor)
+
+
+def open_config(path: Path) -> int:
+    """A descriptor of an adapter's configuration. Raises ``CheckpointError`` unless it is a regular file."""
+    try:
+        return open_regular(path, CONFIG_BYTES)
     except FileNotFoundError:
-        raise CheckpointError(f"{folder} has no {CONFIG}: it is not an adapter as PEFT writes them") from None
-    except (OSError, ValueError, RecursionError) as cause:
+        raise CheckpointError(f"{path.parent} has no {CONFIG}: it is not an adapter as PEFT writes them") from None
+
+
+def open_weights(path: Path) -> int:
+    """A descriptor of an adapter's weights. Raises ``CheckpointError`` as ``open_config``."""
+    try:
+        return open_regular(path, WEIGHTS_BYTES)
+    except FileNotFoundError:
+        raise CheckpointError(f"there is no {path} any more") from None
+
+
+def parse_config(path: Path, text: bytes) -> PeftConfig:
+    """The configuration in the file ``path``, which holds ``text``. Raises ``CheckpointError``."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as cause:
         raise CheckpointError(f"{path} is not valid JSON: {cause}") from cause
     if not isinstance(found, dict):
         raise CheckpointError(f"{path} must hold a JSON object")
@@ -131,15 +159,27 @@ def read_config(folder: Path) -> PeftConfig:
 
 def digest(folder: Path) -> bytes:
     """The sha256 of an adapter's files. Raises ``CheckpointError`` where one is missing."""
-    found = hashlib.sha256()
-    for path in (folder / CONFIG, weights_file(folder)):
-        try:
-            with path.open("rb") as file:
-                while piece := file.read(_PIECE):
-                    found.update(piece)
-        except OSError as cause:
-            raise CheckpointError(f"can't read {path}: {cause.strerror}") from cause
-        found.update(b"\0")
+    path = weights_file(folder)
+    config = read_regular(folder / CONFIG, CONFIG_BYTES)
+    descriptor = open_weights(path)
+    try:
+        return digest_of(config, path, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def digest_of(config: bytes, path: Path, descriptor: int) -> bytes:
+    """The same of a configuration that was read, and of weights that are open."""
+    found = hashlib.sha256(config)
+    found.update(b"\0")
+    offset = 0
+    try:
+        while piece := os.pread(descriptor, _PIECE, offset):
+            found.update(piece)
+            offset += len(piece)
+    except OSError as cause:
+        raise CheckpointError(f"can't read {path}: {cause.strerror}") from cause
+    found.update(b"\0")
     return found.digest()
 
 
@@ -170,7 +210,7 @@ def check_name(name: str) -> None:
 
 def weights_file(folder: Path) -> Path:
     """The file of an adapter's weights. Raises ``CheckpointError`` where there is none."""
-    path = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+    path = next((folder / name for name in WEIGHTS if (folder / name).exists()), None)
     if path is None:
         raise CheckpointError(f"{folder} has neither {' nor '.join(WEIGHTS)}")
     return path

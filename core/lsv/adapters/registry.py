@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -12,7 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from lsv.adapters import peft
-from lsv.config import AdapterOptions, EngineConfig, OptionValue
+from lsv.adapters.reading.process import look
+from lsv.config import AdapterOptions, Confinement, EngineConfig, OptionValue
 from lsv.errors import BadRequest, CheckpointError, EngineDied, ErrorRecord, LsvError, ModelNotFound, NotYet
 from lsv.request.adapter import Adapter
 
@@ -24,12 +24,14 @@ Control = Callable[[str, Mapping[str, OptionValue]], object]
 
 Then = Callable[[Adapter | None, LsvError | None], None]
 """Told of an adapter that is there, or of why it will not be."""
+_READERS = 4
+"""Adapters that are looked at a time: one whose files are slow does not hold up the next."""
 _PAUSE = 0.001
 _AGAIN = 0.02
 """Seconds after which workers are asked again for an adapter that they read: each time waits for what is in flight."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Loading:
     """An adapter that is being read: first looked at here, then by every worker for itself."""
 
@@ -51,10 +53,10 @@ class AdapterRegistry:
         self._served = config.served_names
         self._control, self._in_use = control, in_use
         self._adapters: dict[str, Adapter] = {}
-        self._loading: deque[_Loading] = deque()
+        self._loading: list[_Loading] = []
         self._retired: list[Adapter] = []
         """Those without a name, which workers hold for the requests that have begun."""
-        self._reader = ThreadPoolExecutor(1, "adapters")
+        self._reader = ThreadPoolExecutor(_READERS, "adapters")
         self._count = 0
 
     @property
@@ -109,7 +111,9 @@ class AdapterRegistry:
             raise BadRequest(f"the name {name} is taken: its adapter is being read; try again later", param="lora_name")
         if name in self._adapters and not replace:
             raise BadRequest(f"the name {name} is taken: unload that adapter first", param="lora_name")
-        self._loading.append(_Loading(name, path, [then], self._reader.submit(_look_at, Path(path))))
+        self._loading.append(
+            _Loading(name, path, [then], self._reader.submit(_look_at, Path(path), self._options.confinement))
+        )
 
     @property
     def busy(self) -> bool:
@@ -117,44 +121,48 @@ class AdapterRegistry:
         return bool(self._loading or self._retired)
 
     def advance(self) -> None:
-        """Go on with the adapter that is being read, if it is time to ask for it; have workers forget old ones."""
+        """Go on with adapters that are being read, if it is time to ask for them; have workers forget old ones."""
         if self._retired:
             self._drop_unused()
-        if not self._loading:
-            return
-        head, now = self._loading[0], time.monotonic()
-        if not head.digest.done() or now < head.again:
-            return
+        for loading in [one for one in self._loading if one.digest.done()]:
+            now = time.monotonic()
+            if now >= loading.again:
+                self._ask_for(loading, now)
+            if loading not in self._loading:  # the next one has its turn after a step
+                return
+
+    def _ask_for(self, loading: _Loading, now: float) -> None:
+        """Ask the workers for an adapter, and give it its name once all have it."""
         try:
-            if head.adapter is None:
+            if loading.adapter is None:
                 self._count += 1
-                head.adapter = Adapter(self._count, head.name, head.path, head.digest.result())
+                loading.adapter = Adapter(self._count, loading.name, loading.path, loading.digest.result())
             self._control(
-                "load_adapter", {"id": head.adapter.id, "path": head.path, "digest": head.adapter.digest.hex()}
+                "load_adapter", {"id": loading.adapter.id, "path": loading.path, "digest": loading.adapter.digest.hex()}
             )
         except NotYet:
-            head.again = now + max(_AGAIN, (now - head.began) / 4)
+            loading.again = now + max(_AGAIN, (now - loading.began) / 4)
         except CheckpointError as error:
-            if head.adapter is not None:
-                self._control("drop_adapter", {"id": head.adapter.id})  # other ranks may have it
-            self._end(BadRequest(error.message, param="lora_path"))
+            if loading.adapter is not None:
+                self._control("drop_adapter", {"id": loading.adapter.id})  # other ranks may have it
+            self._end(loading, BadRequest(error.message, param="lora_path"))
         except EngineDied:
             raise
         except LsvError as error:
-            self._end(error)
+            self._end(loading, error)
         else:
-            replaced = self._adapters.pop(head.name, None)
-            self._adapters[head.name] = head.adapter
-            log.info("adapter %s loaded from %s", head.name, head.path)
-            self._end(None)
+            replaced = self._adapters.pop(loading.name, None)
+            self._adapters[loading.name] = loading.adapter
+            log.info("adapter %s loaded from %s", loading.name, loading.path)
+            self._end(loading, None)
             if replaced is not None:
-                log.info("adapter %s is replaced", head.name)
+                log.info("adapter %s is replaced", loading.name)
                 self._retire(replaced)
 
     def interrupt(self, error: LsvError) -> None:
         """The workers are about to sleep: what is being read is not loaded, because of ``error``."""
-        while self._loading:
-            self._end(error)
+        for loading in tuple(self._loading):
+            self._end(loading, error)
         self._drop_unused()
 
     def carry_out(self, order: str, arguments: Mapping[str, str], then: Callable[[ErrorRecord | None], None]) -> None:
@@ -209,11 +217,11 @@ class AdapterRegistry:
             raise error
         return adapter
 
-    def _end(self, error: LsvError | None) -> None:
-        """What was read first is there, or will not be."""
-        head = self._loading.popleft()
-        for then in head.waiting:
-            then(head.adapter if error is None else None, error)
+    def _end(self, loading: _Loading, error: LsvError | None) -> None:
+        """Report that an adapter is there, or will not be."""
+        self._loading.remove(loading)
+        for then in loading.waiting:
+            then(loading.adapter if error is None else None, error)
 
 
 def resolve(options: AdapterOptions, name: str) -> str | None:
@@ -224,8 +232,6 @@ def resolve(options: AdapterOptions, name: str) -> str | None:
     return str(path) if (path / peft.CONFIG).is_file() else None
 
 
-def _look_at(folder: Path) -> bytes:
-    """The hash of an adapter's files. Raises ``CheckpointError`` for what is not served, by its configuration alone."""
+def _look_at(folder: Path, mode: Confinement) -> bytes:
     with peft.reading(folder):
-        peft.read_config(folder)
-        return peft.digest(folder)
+        return look(folder, mode)

@@ -27,6 +27,8 @@ _SOON = 0.005
 """Seconds for which steps wait for an adapter, most of which take no longer to read."""
 
 
+_READERS = 2
+"""Adapters that are read at a time: one whose files are slow does not hold up the next."""
 _HOST = torch.device("cpu")
 _ELSEWHERE = "another rank can't serve the adapter: its log says why"
 
@@ -75,7 +77,7 @@ class AdapterStore:
         self._layers = tuple(layer for layer in dict.fromkeys(places.values()) if layer in held)
         self._sources: dict[int, Source] = {}
         self._held: OrderedDict[int, Held] = OrderedDict()  # the least recently used first
-        self._reader = ThreadPoolExecutor(1, "adapters")
+        self._reader = ThreadPoolExecutor(_READERS, "adapters")
         self._reading: dict[int, Future[Held]] = {}
         self._entered: dict[int, int] = {}  # slot -> adapter
         self._rescaling: dict[int, Rescaling | None] = {}  # None until one has entered a slot
@@ -192,8 +194,9 @@ class AdapterStore:
     def _read(self, source: Source) -> Held:
         folder = source.folder
         with peft.reading(folder):
-            held = self._cut(folder, read_adapter(folder, self._options.max_rank))
-            if peft.digest(folder) != bytes.fromhex(source.digest):
+            found = read_adapter(folder, self._options.max_rank, self._options.confinement)
+            held = self._cut(folder, found.pairs)
+            if found.digest != bytes.fromhex(source.digest):
                 raise CheckpointError(f"the files of the adapter in {folder} have changed: load it again")
         return held
 

@@ -17,10 +17,14 @@ _FIRST_SECONDS = 60.0
 """For a first message that is more than a socket holds: a process reads it once Python and its imports are there."""
 
 
-class Inherited(Protocol):
+class HasDescriptor(Protocol):
     """A socket, or anything else with a descriptor."""
 
     def fileno(self) -> int: ...
+
+
+Inherited = HasDescriptor | int
+"""What a child gets: an object with a descriptor, or the descriptor itself."""
 
 
 class Child(Process, Peer[Sent, Received]):
@@ -45,7 +49,7 @@ class Child(Process, Peer[Sent, Received]):
     ) -> None:
         ours, theirs = socket.socketpair()
         Peer.__init__(self, ours, receives)
-        descriptors = [end.fileno() for end in (*inherited, theirs)]
+        descriptors = [end if isinstance(end, int) else end.fileno() for end in (*inherited, theirs)]
         command = [sys.executable, "-m", module, *map(str, descriptors), str(os.getpid())]
         try:
             with theirs:

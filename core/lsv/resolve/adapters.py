@@ -41,6 +41,7 @@ def adapter_options(settings: Settings, aliases: Iterable[ModelAlias] = ()) -> A
         dtype=_DTYPES.get(dtype, dtype),
         modules=tuple(_module(text, settings, shipped) for text in settings["lora_modules"] or ()),
         folder=_folder(settings["lora_resolver_cache_dir"]),
+        confinement=settings["confinement"],
     )
     names = [name for name, _ in options.modules]
     for name in names:

@@ -18,6 +18,7 @@ from lsv.resolve.lengths import own_length
 from lsv.resolve.locate import language_of, locate_model, read_config
 from lsv.resolve.pooling import find_offer
 from lsv.settings import Settings
+from lsv.untrusted.files import read_regular
 
 _NAME = "speculative_config"
 _SIZE = "vocab_size"
@@ -167,7 +168,7 @@ class _Tokenizer(msgspec.Struct):
 def _vocabulary(folder: Path) -> dict[str, int] | None:
     """The numbers of the tokens by tokenizer.json; None where there is none that says."""
     try:
-        read = msgspec.json.decode((folder / "tokenizer.json").read_bytes(), type=_Tokenizer)
+        read = msgspec.json.decode(read_regular(folder / "tokenizer.json"), type=_Tokenizer)
     except (OSError, msgspec.DecodeError):
         return None
     own = read.model.vocab

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from lsv.processes.confinement.terms import Mode
 from lsv.resolve.hub import SAVED_BY_TORCH, Hub, fetch_code, is_name
 from lsv.resolve.locate import locate_model
 from lsv.settings import Settings
+from lsv.untrusted.files import WEIGHTS, open_regular
 
 _LOAD_FORMATS = ("auto", "safetensors", "pt", "sharded_state", "dummy")
 _TEKKEN = "tekken.json"
@@ -155,7 +157,7 @@ def refuse_foreign(folder: Path, load_format: str) -> None:
 def _is_ctranslate2(file: Path) -> bool:
     """Whether a file is CTranslate2's: a version (uint32) and the name of a specification, such as WhisperSpec."""
     try:
-        with file.open("rb") as opened:
+        with os.fdopen(open_regular(file, WEIGHTS), "rb") as opened:
             begin = opened.read(_HEADER)
     except OSError:
         return False

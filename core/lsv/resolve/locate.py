@@ -11,6 +11,7 @@ from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import CheckpointOffer, ModelAlias, load_object
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.hub import Hub, fetch, fetch_file, is_name
+from lsv.untrusted.files import read_text
 
 _LANGUAGE_KEYS = ("text_config", "llm_config")
 """What config.json calls the configuration of the language model in a checkpoint that has more."""
@@ -127,7 +128,7 @@ def read_object(file: Path) -> dict[str, Any] | None:
     Raises ``CheckpointError`` where it holds anything else.
     """
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(read_text(file))
     except FileNotFoundError:
         return None
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as cause:

@@ -16,6 +16,7 @@ from lsv.plugins.catalog import Catalog
 from lsv.request.pooling import Activation, ModelTask, Pooler
 from lsv.resolve.sentence import Sentence, read_sentence
 from lsv.settings import Settings
+from lsv.untrusted.files import read_regular
 
 _HEADS: Mapping[str, ModelTask] = {
     "ForSequenceClassification": "classify",
@@ -238,7 +239,7 @@ def _vocabulary(folder: Path) -> Mapping[str, int]:
     for name, place in (("tokenizer.json", "model"), ("vocab.json", None)):
         file = folder / name
         if file.is_file():
-            found = json.loads(file.read_bytes())
+            found = json.loads(read_regular(file))
             vocabulary = found.get(place, {}).get("vocab") if place else found
             return vocabulary if isinstance(vocabulary, dict) else {}
     return {}

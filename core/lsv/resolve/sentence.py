@@ -11,6 +11,7 @@ import msgspec
 from lsv.errors import CheckpointError
 from lsv.request.pooling import PoolingKind
 from lsv.resolve.locate import read_config
+from lsv.untrusted.files import read_regular
 
 _MODULES = "modules.json"
 _PROMPTS = "config_sentence_transformers.json"
@@ -75,7 +76,7 @@ def read_sentence(folder: Path) -> Sentence | None:
 
 def _read_modules(folder: Path) -> list[Mapping[str, Any]]:
     try:
-        found = msgspec.json.decode((folder / _MODULES).read_bytes(), type=list[dict[str, Any]])
+        found = msgspec.json.decode(read_regular(folder / _MODULES), type=list[dict[str, Any]])
     except msgspec.DecodeError as cause:
         raise CheckpointError(f"{folder}/{_MODULES} must hold a list of modules: {cause}", param="model") from cause
     for module in found:

@@ -17,6 +17,7 @@ from lsv.text.vocabularies.sentencepiece import find_model, read_tokenizer
 from lsv.text.vocabularies.tekken import FILE as TEKKEN
 from lsv.text.vocabularies.tekken import NAMED, read_tekken
 from lsv.text.vocabularies.tiktoken import read_tiktoken
+from lsv.untrusted.files import check_regular, read_text
 
 _FAST = "tokenizer.json"
 _SLOW_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt")
@@ -59,7 +60,7 @@ def find_backend(place: Path, settings: Mapping[str, Any], trust: Mode | None) -
             return Found(*open_backend(folder, code, trust))
         file = _convert(folder, code)
     try:
-        return Found(tokenizers.Tokenizer.from_file(str(file)), extensible=file.parent == folder)
+        return Found(tokenizers.Tokenizer.from_file(str(check_regular(file))), extensible=file.parent == folder)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as cause:  # tokenizers raises bare Exception, and a panic of Rust code is not even that
@@ -107,7 +108,7 @@ def _convert(folder: Path, code: str | None) -> Path:
 def read_json(file: Path) -> dict[str, Any]:
     """A JSON object; empty where there is no such file."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(read_text(file))
     except FileNotFoundError:
         return {}
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as cause:

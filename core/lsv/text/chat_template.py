@@ -24,6 +24,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from lsv.errors import BadRequest, CheckpointError
 from lsv.text.message_forms import MessageForms
+from lsv.untrusted.files import read_text
 
 log = logging.getLogger(__name__)
 
@@ -174,9 +175,9 @@ def read_templates(directory: Path, declared: object) -> dict[str, str]:
 def _read_files(directory: Path) -> dict[str, str]:
     """The templates in files of their own."""
     file = directory / "chat_template.jinja"
-    templates = {_DEFAULT: file.read_text(encoding="utf-8")} if file.is_file() else {}
+    templates = {_DEFAULT: read_text(file)} if file.is_file() else {}
     for extra in sorted((directory / "additional_chat_templates").glob("*.jinja")):
-        templates[extra.stem] = extra.read_text(encoding="utf-8")
+        templates[extra.stem] = read_text(extra)
     return templates
 
 

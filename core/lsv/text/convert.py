@@ -14,6 +14,7 @@ from pathlib import Path
 from lsv.errors import CheckpointError
 from lsv.processes.folder import cache_root
 from lsv.processes.lifeline import end_without_search
+from lsv.untrusted.files import read_regular
 
 _SECONDS = 300.0
 
@@ -54,7 +55,7 @@ def _fingerprint(folder: Path) -> str:
     digest = hashlib.sha256()
     for file in sorted(folder.iterdir()):
         if file.is_file() and file.suffix in (".model", ".json", ".txt") and not file.name.startswith("model"):
-            digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
+            digest.update(file.name.encode() + b"\0" + hashlib.sha256(read_regular(file)).digest())
     return digest.hexdigest()[:32]
 
 

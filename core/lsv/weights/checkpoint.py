@@ -12,11 +12,13 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 
 from lsv.errors import CheckpointError
+from lsv.untrusted.files import WEIGHTS, open_regular, read_regular, read_text
+from lsv.weights.header import TYPES, parse_header
 from lsv.weights.regions import Region, runs_of
 
 if TYPE_CHECKING:
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_MAX_HEADER = 100_000_000
-_MAX_NUMBER = 1 << 48
 _SHOWN = 8
 _WORTH = 8 << 10
 """Bytes that are worth a system call to pass over them: copied and checked, they take 3 µs."""
@@ -36,12 +36,7 @@ _INDEX = "model.safetensors.index.json"
 _FILE_NAME = re.compile(r"[^/\\\x00-\x1f\ud800-\udfff]+\.safetensors")
 """A file in the checkpoint's own folder."""
 _NAMED_FILE = re.compile(r'"([^"]+\.safetensors)"')
-_DTYPES = {
-    "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "U16": torch.uint16,
-    "I32": torch.int32, "U32": torch.uint32, "I64": torch.int64, "U64": torch.uint64,
-    "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64,
-    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
-}  # fmt: skip
+_DTYPES = {kind: getattr(torch, kind.name) for kind in TYPES.values()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,17 +170,18 @@ class SafetensorsSource:
 
     def _open(self, path: Path) -> None:
         try:
-            descriptor = os.open(path, os.O_RDONLY)
-        except OSError as cause:
+            descriptor = open_regular(path, WEIGHTS)
+        except FileNotFoundError as cause:
             raise CheckpointError(f"can't open {path}: {cause.strerror}") from cause
         self._files.append((path, descriptor))
-        for name, info, offset in _parse_header(path, descriptor):
+        for entry in parse_header(path, descriptor):
+            name, info = entry.name, TensorInfo(entry.shape, _DTYPES[entry.type])
             if name in self._entries:
                 raise CheckpointError(
                     f"{path}: tensor {name} is also in {self._files[self._entries[name].file][0].name}"
                 )
             self._infos[name] = info
-            self._entries[name] = _Entry(info, len(self._files) - 1, offset)
+            self._entries[name] = _Entry(info, len(self._files) - 1, entry.offset)
 
 
 def _indexed(folder: Path) -> Mapping[str, str]:
@@ -194,7 +190,7 @@ def _indexed(folder: Path) -> Mapping[str, str]:
     if not path.exists():
         return {}
     try:
-        names = json.loads(path.read_bytes())["weight_map"]
+        names = json.loads(read_regular(path))["weight_map"]
     except (ValueError, KeyError, TypeError, RecursionError) as cause:
         raise CheckpointError(f"{path} is not a safetensors index: {cause}") from cause
     if not isinstance(names, dict) or not all(isinstance(n, str) and _FILE_NAME.fullmatch(n) for n in names.values()):
@@ -205,7 +201,7 @@ def _indexed(folder: Path) -> Mapping[str, str]:
 def _names_others(index: Path) -> bool:
     """Whether there is an index that names other files than the single one."""
     try:
-        return bool({*_NAMED_FILE.findall(index.read_text(errors="replace"))} - {_SINGLE})
+        return bool({*_NAMED_FILE.findall(read_text(index, errors="replace"))} - {_SINGLE})
     except OSError:
         return False
 
@@ -224,47 +220,6 @@ def _find_files(folder: Path) -> tuple[list[Path], Mapping[str, str]]:
     if not files:
         raise CheckpointError(f"{folder} has no *.safetensors: give a safetensors checkpoint, or --load-format dummy")
     return files, {}
-
-
-def _parse_header(path: Path, descriptor: int) -> Iterable[tuple[str, TensorInfo, int]]:
-    """The tensors of one file and the offsets of their data, each checked against the file's size.
-
-    Format: u64 little endian length of a JSON header, the header, the data.
-    """
-    size = os.fstat(descriptor).st_size
-    length = int.from_bytes(os.pread(descriptor, 8, 0), "little")
-    if size < 8 or length > min(_MAX_HEADER, size - 8):
-        raise CheckpointError(
-            f"{path} is not a safetensors file, or cut short: its header does not fit into {size} bytes"
-        )
-    try:
-        header = json.loads(os.pread(descriptor, length, 8))
-    except (ValueError, RecursionError) as cause:
-        raise CheckpointError(f"{path}: the header is not valid JSON: {cause}") from cause
-    if not isinstance(header, dict):
-        raise CheckpointError(f"{path}: the header must be a JSON object")
-    for name, entry in header.items():
-        if name != "__metadata__":
-            info, start = _parse_entry(path, name, entry, size - 8 - length)
-            yield name, info, 8 + length + start
-
-
-def _parse_entry(path: Path, name: str, entry: Any, room: int) -> tuple[TensorInfo, int]:
-    try:
-        dtype, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-        whole = all(type(number) is int and 0 <= number < _MAX_NUMBER for number in (*shape, start, end))
-    except (TypeError, KeyError, ValueError):
-        whole = False
-    if not whole or not isinstance(dtype, str):
-        raise CheckpointError(f"{path}: the entry of {name} is malformed")
-    if dtype not in _DTYPES:
-        raise CheckpointError(f"{path}: {name} has dtype {dtype}, which is not one of {', '.join(_DTYPES)}")
-    info = TensorInfo(tuple(shape), _DTYPES[dtype])
-    if end - start != math.prod(shape) * info.dtype.itemsize or end > room:
-        raise CheckpointError(
-            f"{path}: {name} lies at bytes {start} to {end}, which does not fit its shape or the file"
-        )
-    return info, start
 
 
 def _read_exactly(descriptor: int, room: memoryview, offset: int, path: Path) -> None:

@@ -7,11 +7,12 @@ import logging
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
 from lsv.errors import CheckpointError
+from lsv.untrusted.files import WEIGHTS, check_regular, read_regular
 from lsv.weights.checkpoint import TensorInfo
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ def pickled_files(folder: Path) -> list[Path]:
 
 def _indexed(index: Path) -> list[str]:
     try:
-        names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+        names = sorted(set(json.loads(read_regular(index))["weight_map"].values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:
         raise CheckpointError(f"{index} is not an index of weights: {cause}") from cause
     if not all(isinstance(name, str) and Path(name).name == name for name in names):
@@ -56,7 +57,7 @@ class PickledSource:
         if not files:
             raise CheckpointError(f"{folder} has no {_SINGLE} and no other weights that torch has saved")
         for file in files:
-            self._tensors |= _read(file)
+            self._tensors |= load_tensors(file)
         self._infos = {name: TensorInfo(tuple(one.shape), one.dtype) for name, one in self._tensors.items()}
 
     def tensors(self) -> Mapping[str, TensorInfo]:
@@ -70,12 +71,18 @@ class PickledSource:
         self._tensors.clear()
 
 
-def _read(file: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a file by name. Those that share memory are told apart: nothing writes to them."""
+def load_tensors(file: Path, opened: BinaryIO | None = None) -> dict[str, torch.Tensor]:
+    """The tensors of a file by name. Those that share memory are told apart: nothing writes to them.
+
+    A file that is ``opened`` already is read whole. Raises ``CheckpointError``.
+    """
     try:
-        loaded: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
+        mapped = opened is None and zipfile.is_zipfile(check_regular(file, WEIGHTS))
+        loaded: Any = torch.load(opened or file, map_location="cpu", weights_only=True, mmap=mapped)
     except FileNotFoundError:
         raise CheckpointError(f"there is no {file}, which the index names") from None
+    except CheckpointError:
+        raise
     except Exception as cause:  # torch raises whatever its reader meets in a file that is damaged
         why = (str(cause).splitlines() or [""])[0]
         if type(cause).__name__ == "UnpicklingError":

@@ -23,6 +23,7 @@ from lsv.media.processor import SOUND, Audio, Content, Image, Resizing, Video
 from lsv.plugins.catalog import Catalog
 from lsv.request.media import Modality
 from lsv.resolve.locate import read_config
+from lsv.untrusted.files import read_text
 from lsv_multimodal.chunking import split_audio
 from lsv_multimodal.decoding.frames import SAMPLING
 
@@ -133,5 +134,5 @@ def _identity(processor: str, folder: Path, config: Mapping[str, Any]) -> Any:
     """The digest that all hashes of a model begin with: processor, folder, configuration and the processor's files."""
     digest = hashlib.sha256(msgspec.json.encode([processor, str(folder.resolve()), config], order="sorted"))
     for file in sorted(folder.glob("*processor*.json")):
-        digest.update(msgspec.json.encode([file.name, file.read_text(encoding="utf-8")]))
+        digest.update(msgspec.json.encode([file.name, read_text(file)]))
     return digest

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from lsv.untrusted.files import read_text
+
 POINTER = "gguf.json"
 """In a model folder made from a GGUF file: says where the file is."""
 
@@ -43,7 +45,7 @@ def _quantization(path: str) -> dict[str, Any]:
 def _read(path: str, name: str) -> dict[str, Any]:
     """A JSON object in a folder, empty where there is none."""
     try:
-        found = json.loads((Path(path) / name).read_text(encoding="utf-8"))
+        found = json.loads(read_text(Path(path) / name))
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

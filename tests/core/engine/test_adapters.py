@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lsv.adapters import peft, registry
+from lsv.adapters import registry
 from lsv.config import AdapterOptions, OptionValue
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Submit, Update
@@ -191,10 +191,10 @@ def test_workers_forget_what_nobody_can_ask_for_any_more(
 def test_files_that_make_no_sense_end_their_requests_alone(
     engine: Engine[str], executor: ReadingExecutor, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(folder: Path) -> bytes:
+    def fail(folder: Path, mode: str) -> bytes:
         raise MemoryError("too large")
 
-    monkeypatch.setattr(peft, "digest", fail)
+    monkeypatch.setattr(registry, "look", fail)
     executor.there = True
     engine.submit("a", ask(0, "one"))
     engine.submit("a", ask(1))

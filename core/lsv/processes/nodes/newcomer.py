@@ -10,6 +10,7 @@ import msgspec
 
 from lsv.config import EngineConfig
 from lsv.errors import ConfigError
+from lsv.untrusted.files import read_regular
 from lsv.version import __version__
 
 _OWN = frozenset(
@@ -72,7 +73,7 @@ def name_checkpoint(config: EngineConfig) -> str:
     for folder in map(Path, (config.model, *(part.folder for part in config.parts if part.folder))):
         file = folder / "config.json"
         sizes = sorted(file.stat().st_size for file in folder.glob("*") if file.suffix in _WEIGHTS)
-        digest.update((file.read_bytes() if file.is_file() else b"") + repr(sizes).encode())
+        digest.update((read_regular(file) if file.is_file() else b"") + repr(sizes).encode())
     return digest.hexdigest()[:16]
 
 

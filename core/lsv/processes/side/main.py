@@ -37,14 +37,14 @@ class Loaded(NamedTuple):
 
 
 def run(name: str, receives: Any, load: Callable[[Any], Loaded]) -> int:
-    """``python -m module FD PARENT``: serve until the parent closes its end; the exit code.
+    """``python -m module FD… FD PARENT``: serve until the parent closes its end; the exit code.
 
     ``receives`` is the union of the commands, the first of which ``load`` gets.
     """
     # interrupts are for the server, which then closes the channel
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.INFO, format=f"%(levelname)s {name} %(name)s: %(message)s")
-    channel = connect(int(sys.argv[1]), int(sys.argv[2]), Terms | receives)
+    channel = connect(int(sys.argv[-2]), int(sys.argv[-1]), Terms | receives)
     _lower_priority()
     try:
         terms = channel.receive()

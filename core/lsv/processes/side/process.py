@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Generic, Literal
 
@@ -57,8 +57,9 @@ class SideProcess(Generic[Sent, Received]):
     ``init`` is its first command. It dies with the thread that called ``start``.
     """
 
-    def __init__(self, kind: Kind, init: Sent) -> None:
-        self._kind, self._init = kind, init
+    def __init__(self, kind: Kind, init: Sent, inherited: Sequence[int] = ()) -> None:
+        """``inherited`` are descriptors that the process gets."""
+        self._kind, self._init, self._inherited = kind, init, tuple(inherited)
         self._child: Child[Any, Any] | None = None
         self._ready = False
         self._cores: frozenset[int] = frozenset()
@@ -74,7 +75,14 @@ class SideProcess(Generic[Sent, Received]):
         self._ready = False
         receives = self._kind.receives | Ready | OutOfMemory
         environment = harmless_environment(dict.fromkeys(_THREADS, "1"))
-        self._child = Child(self._kind.module, self._kind.terms, receives, own_group=True, environment=environment)
+        self._child = Child(
+            self._kind.module,
+            self._kind.terms,
+            receives,
+            inherited=self._inherited,
+            own_group=True,
+            environment=environment,
+        )
         with suppress(OSError):  # it ended at once, which the next receive will tell
             self._child.send(self._init)
         self._move()

@@ -15,6 +15,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from lsv.errors import CheckpointError
+from lsv.untrusted.files import read_regular
 
 NORMAL, UNKNOWN, CONTROL, USER = 1, 2, 3, 4
 """Kinds of pieces, ``SentencePiece.Type``."""
@@ -53,7 +54,7 @@ def read_tokenizer(file: Path, settings: Mapping[str, Any], added: Mapping[str, 
     ``settings`` are those of tokenizer_config.json, ``added`` tokens of added_tokens.json. Raises ``CheckpointError``
     for a file that is damaged, and for added tokens that are out of order.
     """
-    content = file.read_bytes()
+    content = read_regular(file)
     if content[:1] != _FIRST:
         return None
     try:

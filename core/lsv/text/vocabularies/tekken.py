@@ -14,6 +14,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from lsv.errors import CheckpointError
 from lsv.text.vocabularies.ranked import make_tokenizer
+from lsv.untrusted.files import read_regular
 
 FILE = "tekken.json"
 NAMED = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
@@ -65,7 +66,7 @@ def read_tekken(file: Path) -> tuple[Tokenizer, str]:
     Raises ``CheckpointError`` for a file that is damaged.
     """
     try:
-        found = msgspec.json.decode(file.read_bytes(), type=_File)
+        found = msgspec.json.decode(read_regular(file), type=_File)
         return _build(found), _TEMPLATES.get(found.config.version, "")
     except (ValueError, RecursionError) as cause:
         raise CheckpointError(f"{file} is not a tokenizer of Mistral's: {cause}", param="tokenizer") from cause

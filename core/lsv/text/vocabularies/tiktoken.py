@@ -15,6 +15,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from lsv.errors import CheckpointError
 from lsv.text.vocabularies.ranked import make_tokenizer
+from lsv.untrusted.files import read_text
 
 
 class _Known(NamedTuple):
@@ -50,7 +51,7 @@ def read_tiktoken(folder: Path, settings: Mapping[str, Any]) -> Tokenizer | None
 
 
 def _read_lines(file: Path) -> Iterator[bytes]:
-    for rank, line in enumerate(file.read_text(encoding="ascii").splitlines()):
+    for rank, line in enumerate(read_text(file, "ascii").splitlines()):
         sequence, _, number = line.strip().partition(" ")
         if number != str(rank):
             raise ValueError(f"line {rank + 1} must have a sequence and the rank {rank}")

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from lsv.errors import CheckpointError
 from lsv.media.processor import Content, Processed
 from lsv.request.media import Media, Modality, Positions
+from lsv.untrusted.files import check_regular
 from lsv_multimodal.families.image_processor import check_options, check_squares, load_image_processor, pack, run
 from lsv_multimodal.families.leading import text_behind
 
@@ -83,7 +84,7 @@ def _find(folder: Path, token: str) -> int:
     file = folder / "tokenizer.json"
     if not file.is_file():
         raise CheckpointError(f"{folder} has no tokenizer.json, which says what {token} is")
-    found: int | None = Tokenizer.from_file(str(file)).token_to_id(token)
+    found: int | None = Tokenizer.from_file(str(check_regular(file))).token_to_id(token)
     if found is None:
         raise CheckpointError(f"{file} has no token {token}, with which this family lays out prompts")
     return found

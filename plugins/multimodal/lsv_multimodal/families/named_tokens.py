@@ -7,6 +7,7 @@ from typing import Any
 
 from lsv.errors import CheckpointError
 from lsv.resolve.locate import read_object
+from lsv.untrusted.files import check_regular
 
 
 def named_tokens(folder: Path) -> dict[str, int]:
@@ -36,4 +37,4 @@ def load_tokenizer(folder: Path, written: str) -> Any:
     file = folder / "tokenizer.json"
     if not file.is_file():
         raise CheckpointError(f"{folder} has no tokenizer.json, which {written} are written with")
-    return Tokenizer.from_file(str(file))
+    return Tokenizer.from_file(str(check_regular(file)))

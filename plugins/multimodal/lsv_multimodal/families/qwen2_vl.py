@@ -15,6 +15,7 @@ from lsv.errors import BadRequest
 from lsv.media.processor import Content, Image, Processed, Video
 from lsv.processes.shared import read_data
 from lsv.request.media import Media, Modality, Positions
+from lsv.untrusted.files import read_text
 from lsv_multimodal.families.image_processor import (
     check_counts,
     check_options,
@@ -127,7 +128,7 @@ class Qwen2VLProcessor:
     def frame_pixels(self, folder: Path, usual: tuple[int, int]) -> tuple[int, int]:
         """Least and most pixels of a frame: the checkpoint's, where it has a file about video."""
         file = folder / "video_preprocessor_config.json"
-        given = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        given = json.loads(read_text(file)) if file.exists() else {}
         size = given.get("size") or {}
         least = given.get("min_pixels") or size.get("shortest_edge") or usual[0]
         most = given.get("max_pixels") or size.get("longest_edge") or usual[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import struct
 from collections import Counter
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from lsv.errors import CheckpointError
+from lsv.untrusted.files import WEIGHTS, open_regular
 from lsv_quant.gguf.types import NAMES, TYPES
 
 T = TypeVar("T")
@@ -86,7 +88,7 @@ def split_files(path: Path) -> tuple[Path, ...]:
 
 def _read_head(path: Path) -> tuple[dict[str, Any], dict[str, StoredBlocks]]:
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path, WEIGHTS), "rb") as file:
             return _Head(path, file).read()
     except OSError as cause:
         raise CheckpointError(f"can't read {path}: {cause.strerror}", param="model") from cause

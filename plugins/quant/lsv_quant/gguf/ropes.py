@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 import struct
 from collections.abc import Mapping
 from typing import Any
 
 from lsv.errors import CheckpointError
+from lsv.untrusted.files import WEIGHTS, open_regular
 from lsv_quant.gguf.architecture import Architecture, Config
 from lsv_quant.gguf.file import GgufFile, StoredBlocks
 from lsv_quant.gguf.layout import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS
@@ -86,7 +88,7 @@ def _factors_of(file: GgufFile, name: str, count: int) -> list[float]:
 
 
 def _numbers(tensor: StoredBlocks, count: int) -> tuple[float, ...]:
-    with tensor.file.open("rb") as file:
+    with os.fdopen(open_regular(tensor.file, WEIGHTS), "rb") as file:
         file.seek(tensor.offset)
         return struct.unpack(f"<{count}f", file.read(4 * count))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from lsv.errors import CheckpointError
+from lsv.untrusted.files import WEIGHTS, open_regular, read_text
 from lsv.weights.checkpoint import TensorInfo
 from lsv_quant.gguf.blocks import PLAIN, decode, read_codes, read_offsets, read_scales
 from lsv_quant.gguf.file import GgufFile, read_gguf
@@ -32,7 +33,7 @@ class GgufSource:
         self._infos: dict[str, TensorInfo] = {}
         for name in self._places:
             self._describe(name)
-        self._descriptors = {path: os.open(path, os.O_RDONLY) for path in {t.file for t in file.tensors.values()}}
+        self._descriptors = {path: open_regular(path, WEIGHTS) for path in {t.file for t in file.tensors.values()}}
 
     def tensors(self) -> Mapping[str, TensorInfo]:
         return self._infos
@@ -117,5 +118,5 @@ def _in_halves(rows: torch.Tensor, heads: int) -> torch.Tensor:
 
 def open_source(path: str) -> GgufSource:
     """The source of a folder that ``prepare`` made."""
-    pointer = json.loads((Path(path) / POINTER).read_text(encoding="utf-8"))
+    pointer = json.loads(read_text(Path(path) / POINTER))
     return GgufSource(read_gguf(Path(pointer["file"])))
