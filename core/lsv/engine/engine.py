@@ -26,7 +26,7 @@ from lsv.errors import BadRequest, EngineDied, LsvError, Overloaded, Unavailable
 from lsv.grammars.guide import Guide
 from lsv.request.adapter import Adapter
 from lsv.request.group import RequestGroup
-from lsv.request.request import Request
+from lsv.request.request import Need, Request
 from lsv.scheduler.outcome import Outcome
 from lsv.scheduler.plan import StepPlan
 from lsv.scheduler.policy import Policy
@@ -239,7 +239,8 @@ class Engine(Generic[Owner]):
         except EngineDied as error:
             self._fail_all(error)
             raise
-        return self._take_updates()
+        updates, self._updates = self._updates, {}
+        return updates
 
     @property
     def _started(self) -> Scheduler:
@@ -291,11 +292,7 @@ class Engine(Generic[Owner]):
 
         def take(adapter: Adapter | None, error: LsvError | None) -> None:
             group.adapter = adapter
-            if error is None:
-                self._started.satisfy(group.id, "adapter")
-            else:
-                for outcome in self._started.refuse(group.id, error.message):
-                    self._publish(outcome, error)
+            self._settle_need(group.id, "adapter", error)
 
         if group.spec.adapter:
             group.adapter = self.adapters.find(group.spec.adapter, None if group.spec.searched else take)
@@ -313,16 +310,22 @@ class Engine(Generic[Owner]):
             group.needs.add("grammar")
 
     def _take_grammars(self) -> None:
-        """Let the requests go on whose grammars are there, and end those that can't have one."""
-        if self._guide is None or not self._guide.compiling:
+        """Let the requests go on whose grammars are there, or have followed them; end those that can't go on."""
+        if self._guide is None or not self._guide.busy:
             return
-        idle = self.stalled and not self._in_flight
-        for group, error in self._guide.take_compiled(_GRAMMAR_WAIT if idle else 0.0):
-            if error is None:
-                self._started.satisfy(group, "grammar")
-            else:
-                for outcome in self._started.refuse(group, error.message):
-                    self._publish(outcome, error)
+        seconds = _GRAMMAR_WAIT if self.stalled and not self._in_flight else 0.0
+        for outcome in self._guide.take_followed(self._started, seconds):
+            self._publish(outcome)
+        for group, error in self._guide.take_compiled(seconds):
+            self._settle_need(group, "grammar", error)
+
+    def _settle_need(self, group: int, need: Need, error: LsvError | None) -> None:
+        """A group got something it needs, or an ``error`` says why it never will."""
+        if error is None:
+            self._started.satisfy(group, need)
+            return
+        for outcome in self._started.refuse(group, error.message):
+            self._publish(outcome, error)
 
     def _guided(self, outcome: Outcome) -> Outcome:
         """An outcome as it is once the request's grammar, if it has one, has seen the new tokens."""
@@ -382,10 +385,6 @@ class Engine(Generic[Owner]):
         asked = self._open.pop(group)
         del self._ids[asked.owner, asked.id]
         self._close_group(group)
-
-    def _take_updates(self) -> dict[Owner, list[Update]]:
-        updates, self._updates = self._updates, {}
-        return updates
 
     def _fail_all(self, error: EngineDied) -> None:
         log.error("the engine can't go on: %s", error.message)

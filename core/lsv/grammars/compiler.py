@@ -9,8 +9,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
+import numpy as np
+
 from lsv.config import EngineConfig
 from lsv.errors import BadRequest, LsvError, RequestFailed
+from lsv.grammars import masks
 from lsv.grammars.grammar import Grammar, GrammarBackend, Vocabulary
 from lsv.grammars.thinking import Anything
 from lsv.plugins.catalog import Catalog
@@ -53,6 +56,7 @@ class GrammarCompiler:
         self._vocabulary: Vocabulary | None = None
         self._backends: dict[str, GrammarBackend] = {}
         self._known: OrderedDict[Asked, Compiled | Pending] = OrderedDict()
+        self._firsts: dict[Asked, masks.Mask] = {}
         self.vocab_size = 0
         """The width of a row of logits; known once the model is loaded."""
 
@@ -79,6 +83,10 @@ class GrammarCompiler:
         else:
             self._known[asked] = found
         return found
+
+    def first(self, asked: Asked) -> masks.Mask | None:
+        """What answers of a compiled grammar may begin with; not to be changed."""
+        return self._firsts.get(asked)
 
     def wait(self, seconds: float) -> None:
         """Wait for a moment, as long as nothing has been compiled."""
@@ -115,7 +123,9 @@ class GrammarCompiler:
                 return Anything()
             backend = self._backend(asked.backend)
             pending.began = time.monotonic()  # what it takes to make a back end is nobody's fault
-            return backend.compile(asked)
+            grammar = backend.compile(asked)
+            self._firsts[asked] = _first_mask(grammar, self.vocab_size)
+            return grammar
         except LsvError as error:
             return error
         except Exception as cause:
@@ -142,6 +152,14 @@ class GrammarCompiler:
             old = next((asked for asked, known in self._known.items() if not isinstance(known, Pending)), None)
             if old is not None:
                 del self._known[old]
+                self._firsts.pop(old, None)
+
+
+def _first_mask(grammar: Grammar, vocab_size: int) -> masks.Mask:
+    """Found here, since no step should wait for it: much is computed for the first token that later ones share."""
+    words = np.zeros(masks.words_of(vocab_size), np.uint32)
+    grammar.begin().fill(words.data)
+    return words
 
 
 def read_vocabulary(tokenizer: Tokenizer, size: int) -> Vocabulary:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,7 +15,9 @@ import numpy as np
 from lsv.errors import BadRequest, LsvError, from_record
 from lsv.grammars import masks
 from lsv.grammars.compiler import Asked, GrammarCompiler
+from lsv.grammars.followed import Followed
 from lsv.grammars.grammar import Grammar, Matcher, rewindable
+from lsv.grammars.lane import SlowLane
 from lsv.grammars.thinking import ThinkingMatcher
 from lsv.grammars.thinking_ahead import RewindableThinkingMatcher
 from lsv.request.request import FinishReason, Request
@@ -28,6 +30,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+ALLOWANCE = 0.01
+"""Seconds that the answers of a step may take together where the step waits for them."""
+
+
+class _Held(NamedTuple):
+    """A sequence that waits for the slow lane."""
+
+    request: Request
+    going: Future[bool]
+
 
 class Guide:
     """Knows request groups by their ids, from ``open`` to ``close``, and their sequences by those of requests."""
@@ -36,7 +48,13 @@ class Guide:
         self._compiler = compiler
         self._grammars: dict[int, Grammar] = {}
         self._waiting: dict[int, Asked] = {}
-        self._matchers: dict[int, Matcher] = {}
+        self._firsts: dict[int, masks.Mask | None] = {}
+        """By group, what its answers may begin with."""
+        self._followed: dict[int, Followed] = {}
+        self._held: dict[int, _Held] = {}
+        self._lane = SlowLane()
+        self._left = ALLOWANCE
+        """Seconds that are left of what the next step waits for."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="masks")
 
     def start(self, vocab_size: int) -> None:
@@ -51,13 +69,13 @@ class Guide:
         if found is None:
             self._waiting[group] = asked
             return False
-        self._grammars[group] = found
+        self._keep(group, asked, found)
         return True
 
     @property
-    def compiling(self) -> bool:
-        """Whether request groups wait for their grammars."""
-        return bool(self._waiting)
+    def busy(self) -> bool:
+        """Whether request groups wait for their grammars, or sequences for the slow lane."""
+        return bool(self._waiting or self._held)
 
     def take_compiled(self, wait: float = 0.0) -> Iterator[tuple[int, LsvError | None]]:
         """The groups that need not wait any more, and why they can't be served if so.
@@ -76,15 +94,13 @@ class Guide:
             if isinstance(found, LsvError):
                 yield group, found
             else:
-                self._grammars[group] = found
+                self._keep(group, asked, found)
                 yield group, None
 
     def fill(self, rows: Iterable[GuidedRow]) -> AwaitMasks:
         """Fill the masks of rows in a thread; the answer waits for them."""
-        jobs = [
-            _Job(row, self._matcher(request), _ignored(request, self._compiler.eos), drafts)
-            for row, request, drafts in rows
-        ]
+        self._left = ALLOWANCE
+        jobs = [_Job(row, self._follow(request), drafts) for row, request, drafts in rows]
         return self._thread.submit(_fill, jobs, self._compiler.vocab_size).result
 
     def follow(self, outcome: Outcome, scheduler: Scheduler) -> Outcome:
@@ -92,54 +108,101 @@ class Guide:
 
         ``scheduler`` is told where they end the answer, since nothing may follow or there is a ``fault``; where the
         answer need not be followed any more, since it has thought and has no form; else which drafts may come next.
+
+        An answer whose last token took long is followed in the slow lane: the sequence is held, and its news come with
+        ``take_followed``.
         """
         request = outcome.request
         if not outcome.tokens or outcome.finish is FinishReason.STOP:
             return outcome
-        matcher = self._matcher(request)
-        going = matcher.accept(outcome.tokens)
-        if not going or matcher.finished:
-            ends = FinishReason.STOP if going else FinishReason.ERROR
+        followed = self._follow(request)
+        if outcome.finish is None and (followed.slow or followed.cost > self._left):
+            scheduler.hold(request.id)
+            scheduler.cut_drafts(request.id, lambda drafts: None)
+            going = self._lane.follow(followed, outcome.tokens, masks.words_of(self._compiler.vocab_size))
+            self._held[request.id] = _Held(request, going)
+            return outcome
+        self._left -= followed.cost
+        if ends := _find_end(followed, followed.accept(outcome.tokens)):
             scheduler.finish(request.id, len(request.output), ends)
-            fault = self.fault(request)
-            return msgspec.structs.replace(
-                outcome, finish=ends, complete=True, error=None if fault is None else fault.message
-            )
+            return self._complete(outcome, ends)
+        matcher = followed.matcher
         if isinstance(matcher, ThinkingMatcher) and matcher.free:
             scheduler.release(request.id)
         else:
             scheduler.cut_drafts(request.id, partial(_look_ahead, matcher, self._compiler.eos))
         return outcome
 
+    def take_followed(self, scheduler: Scheduler, seconds: float = 0.0) -> Iterator[Outcome]:
+        """Let sequences go on that the slow lane has followed, and yield the ends of others.
+
+        With nothing else to do, up to ``seconds`` are waited for one.
+        """
+        if not self._held:
+            return
+        if seconds:
+            wait([held.going for held in self._held.values()], seconds, return_when="FIRST_COMPLETED")
+        for id, (request, going) in tuple(self._held.items()):
+            if not going.done():
+                continue
+            del self._held[id]
+            scheduler.resume(id)
+            if ends := _find_end(self._followed[id], going.result()):
+                outcome = scheduler.finish(id, len(request.output), ends)
+                if outcome is not None:
+                    yield self._complete(outcome, ends)
+
+    def _complete(self, outcome: Outcome, ends: FinishReason) -> Outcome:
+        """News of an answer that its grammar has ended."""
+        fault = self.fault(outcome.request)
+        return msgspec.structs.replace(
+            outcome, finish=ends, complete=True, error=None if fault is None else fault.message
+        )
+
     def fault(self, request: Request) -> LsvError | None:
         """Why an answer can't go on, if so."""
-        matcher = self._matchers.get(request.id)
-        if matcher is None or matcher.fault is None:
+        followed = self._followed.get(request.id)
+        if followed is None or followed.fault is None:
             return None
-        return BadRequest(f"structured_outputs: {matcher.fault}", param="structured_outputs")
+        return BadRequest(f"structured_outputs: {followed.fault}", param="structured_outputs")
 
     def drop(self, request: Request) -> None:
         """A sequence has ended."""
-        self._matchers.pop(request.id, None)
+        self._followed.pop(request.id, None)
+        held = self._held.pop(request.id, None)
+        if held is not None:
+            held.going.cancel()
 
     def close(self, group: int) -> None:
         """A request group has ended."""
-        self._grammars.pop(group, None)
-        self._waiting.pop(group, None)
+        for kept in (self._grammars, self._firsts, self._waiting):
+            kept.pop(group, None)
 
     def clear(self) -> None:
         """All requests have ended."""
-        for kept in (self._grammars, self._waiting, self._matchers):
+        for held in self._held.values():
+            held.going.cancel()
+        for kept in (self._grammars, self._firsts, self._waiting, self._followed, self._held):
             kept.clear()
 
     def stop(self) -> None:
+        self._lane.stop()
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._compiler.close()
 
-    def _matcher(self, request: Request) -> Matcher:
-        found = self._matchers.get(request.id)
+    def _keep(self, group: int, asked: Asked, grammar: Grammar) -> None:
+        self._grammars[group] = grammar
+        self._firsts[group] = self._compiler.first(asked)
+
+    def _follow(self, request: Request) -> Followed:
+        found = self._followed.get(request.id)
         if found is None:
-            found = self._matchers[request.id] = self._begin(request)
+            ignored = _ignored(request, self._compiler.eos)
+            found = self._followed[request.id] = Followed(self._begin(request), ignored)
+            first = self._firsts[request.group]
+            if first is not None and request.spec.thinking is None:
+                found.mask = first.copy()
+                found.forbid_ignored(found.mask)
         return found
 
     def _begin(self, request: Request) -> Matcher:
@@ -156,9 +219,7 @@ class _Job(NamedTuple):
     """A row whose masks are to be filled: of what follows its last known token, and of what follows each draft."""
 
     row: int
-    matcher: Matcher
-    ignored: tuple[int, ...]
-    """Ends of answers that are not to come as long as anything else may."""
+    followed: Followed
     drafts: tuple[int, ...]
 
     @property
@@ -168,6 +229,13 @@ class _Job(NamedTuple):
 
 def _ignored(request: Request, eos: tuple[int, ...]) -> tuple[int, ...]:
     return eos if request.sampling is not None and request.sampling.ignore_eos else ()
+
+
+def _find_end(followed: Followed, going: bool) -> FinishReason | None:
+    """How a grammar ends an answer that it has just followed, if it does."""
+    if not going:
+        return FinishReason.ERROR
+    return FinishReason.STOP if followed.finished else None
 
 
 def _look_ahead(matcher: Matcher, eos: Sequence[int], drafts: Sequence[int]) -> tuple[int, bool] | None:
@@ -202,27 +270,18 @@ def _fill(jobs: Sequence[_Job], vocab_size: int) -> Masks:
 
 def _fill_row(job: _Job, words: masks.Mask) -> None:
     """``words`` [positions, words of a mask], all zero: what stays so behind a draft ends the row before it."""
-    _fill_position(job, words[0])
-    matcher = rewindable(job.matcher)
-    if not job.drafts or matcher is None or matcher.fault is not None:
+    followed = job.followed
+    if followed.mask is not None:
+        words[0] = followed.mask
+    else:
+        followed.fill(words[0])
+    matcher = rewindable(followed.matcher)
+    if not job.drafts or matcher is None or followed.fault is not None:
         return
     taken = 0
     for draft, mask in zip(job.drafts, words[1:], strict=True):
         if not matcher.advance((draft,)):
             break
         taken += 1
-        _fill_position(job, mask)
+        followed.fill(mask)
     matcher.rollback(taken)
-
-
-def _fill_position(job: _Job, mask: masks.Mask) -> None:
-    job.matcher.fill(mask.data)
-    _forbid_unless_last(mask, job.ignored)
-
-
-def _forbid_unless_last(mask: masks.Mask, tokens: Iterable[int]) -> None:
-    """Forbid these tokens if any others may follow."""
-    left = mask.copy()
-    masks.forbid(left, tokens)
-    if left.any():
-        mask[:] = left

@@ -9,6 +9,7 @@ from lsv.kv.table import Table
 from lsv.request.group import RequestGroup
 from lsv.request.request import FinishReason, Request
 from lsv.scheduler.drafts.drafting import Drafting
+from lsv.scheduler.plan import Logprobs, cut_logprobs
 from lsv.scheduler.policy import Key
 from lsv.scheduler.repetition import Repetition
 from lsv.scheduler.tenant import Tenant
@@ -25,7 +26,7 @@ class Job:
     """
 
     __slots__ = (
-        "active", "adapter", "drafting", "ended", "group", "guided", "in_flight", "known", "lost", "max_length",
+        "active", "adapter", "drafting", "ended", "group", "guided", "held", "in_flight", "known", "lost", "max_length",
         "max_output", "max_planned", "min_output", "next_kv_check", "place", "plannable", "planned", "repetition",
         "request", "scored", "slot", "stop_ids", "table", "tenant", "waits",
     )  # fmt: skip
@@ -52,6 +53,8 @@ class Job:
 
         self.guided = request.spec.guided
         """Whether a grammar says what may be sampled."""
+        self.held = False
+        """Whether no row of it may be planned: it ``waits`` for its grammar beside the engine."""
         self.waits = self.guided
         """Whether its rows wait until the token before is known: a grammar must see it, drafts go on from it, or other
         rows are to be computed meanwhile."""
@@ -115,6 +118,14 @@ class Job:
             if repeats and len(output) >= self.min_output:
                 return taken, FinishReason.REPETITION
         return len(tokens), None
+
+    def take_scores(self, start: int, scores: Logprobs | None) -> Logprobs | None:
+        """Those of ``scores``, from ``start + 1`` on, that were not delivered before a preemption."""
+        if scores is None:
+            return None
+        known = self.scored - start
+        self.scored = max(self.scored, start + len(scores.ids))
+        return cut_logprobs(scores, slice(known, None)) if known > 0 else scores
 
     def user_stop(self, token: int) -> int | None:
         """``token`` if the user named it as a stop, None for eos."""

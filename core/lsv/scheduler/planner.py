@@ -112,14 +112,18 @@ class Planner:
         stuck = [
             job
             for job in decoding.values()
-            if job.plannable <= job.planned < job.max_planned and not (job.waits and job.in_flight)
+            if job.plannable <= job.planned < job.max_planned and not (job.waits and (job.in_flight or job.held))
         ]
         # A job that just got a block can still be preempted for a later one, so all get theirs before any is planned.
         for job in [job for job in stuck if job.active and self._grow(job, job.planned + 1, plan)]:
             if job.active:
                 job.update_plannable()
                 plan.grow(job)
-        ready = [job for job in decoding.values() if job.planned < job.plannable and not (job.waits and job.in_flight)]
+        ready = [
+            job
+            for job in decoding.values()
+            if job.planned < job.plannable and not (job.waits and (job.in_flight or job.held))
+        ]
         if self._limits.stages > 1:
             del ready[-(-len(decoding) // self._limits.stages) :]
         if self._speculation is not None:
@@ -227,7 +231,7 @@ class Planner:
                 if self._make_room(job):
                     continue
                 return
-            if not running.adapters.has_room(job):
+            if job.held or not running.adapters.has_room(job):
                 self._waiting.park(job)
                 continue
             limit = running.max_cached(job)

@@ -196,6 +196,15 @@ class Scheduler:
             if self._speculation is not None:
                 self._speculation.update_waits(job)
 
+    def hold(self, id: int) -> None:
+        """Plan no row of a guided sequence until ``resume``."""
+        self._jobs[id].held = True
+
+    def resume(self, id: int) -> None:
+        """Plan rows of a held sequence again."""
+        self._jobs[id].held = False
+        self._waiting.unpark(self._jobs[id].group.id)
+
     def cut_drafts(self, id: int, look_ahead: LookAhead) -> None:
         """Forget what was drafted for a guided sequence that its grammar does not let it say."""
         job = self._jobs.get(id)
@@ -343,7 +352,7 @@ class Scheduler:
         request = job.request
         if row in result.failed:
             return self._end(Outcome(request, finish=FinishReason.ERROR, error=result.failed[row]), job)
-        tokens, scores = result.tokens[row], _new_scores(job, start, result.prompt_logprobs.get(row))
+        tokens, scores = result.tokens[row], job.take_scores(start, result.prompt_logprobs.get(row))
         outcome = self._settle_row(job, start + kept, tokens, result.logprobs.get(row), scores, now)
         vector = result.vectors.get(row)
         if vector is None:
@@ -389,12 +398,3 @@ class Scheduler:
             assert tenant.running == sum(job.tenant is tenant for job in residents), "a tenant's slots are miscounted"
         rows = [job for _, jobs, held in self._in_flight for job in (*jobs, *held)]
         assert all(job.in_flight == rows.count(job) for job in residents), "rows in flight are miscounted"
-
-
-def _new_scores(job: Job, start: int, scores: Logprobs | None) -> Logprobs | None:
-    """Those of ``scores``, from ``start + 1`` on, that were not delivered before a preemption."""
-    if scores is None:
-        return None
-    known = job.scored - start
-    job.scored = max(job.scored, start + len(scores.ids))
-    return cut_logprobs(scores, slice(known, None)) if known > 0 else scores

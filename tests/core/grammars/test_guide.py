@@ -248,7 +248,13 @@ def make_compiler(backends: dict[str, Backend], monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(catalog, "load", lambda offer: lambda vocabulary: backends[offer.load])
     monkeypatch.setattr("lsv.grammars.compiler.read_vocabulary", lambda tokenizer, size: None)
     monkeypatch.setattr("lsv.grammars.compiler.Tokenizer.of", lambda config: None)
-    return lambda **given: GrammarCompiler(catalog, engine_config(grammars=choose_backend(catalog, "auto")), **given)
+
+    def make(**given: float) -> GrammarCompiler:
+        compiler = GrammarCompiler(catalog, engine_config(grammars=choose_backend(catalog, "auto")), **given)
+        compiler.vocab_size = 128
+        return compiler
+
+    return make
 
 
 def regex(text: str, backend: str | None = None) -> StructuredOutputsParams:

@@ -261,6 +261,9 @@ class Compiler:
     def find(self, asked: StructuredOutputsParams | None) -> Tail | Anything:
         return Anything() if asked is None else Tail()
 
+    def first(self, asked: StructuredOutputsParams | None) -> None:
+        """Not known ahead."""
+
     def close(self) -> None:
         pass
 

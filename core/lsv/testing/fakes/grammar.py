@@ -77,6 +77,9 @@ class FakeCompiler:
     def find(self, asked: StructuredOutputsParams) -> Counting | LsvError | None:
         return self.found.get(asked.text)
 
+    def first(self, asked: StructuredOutputsParams) -> None:
+        """Not known ahead."""
+
     def wait(self, seconds: float) -> None:
         self.waited += 1
 

@@ -1,0 +1,92 @@
+"""The slow lane: answers whose grammars take long are followed beside the engine, and their rows wait for that.
+
+Following a token may hold the interpreter's lock, so the thread rests after each: it takes a third of one core, and of
+the time others may need the lock at most that.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import NamedTuple
+
+import numpy as np
+
+from lsv.grammars.followed import Followed
+
+log = logging.getLogger(__name__)
+
+_REST = 2.0
+"""Seconds of rest for each second of work."""
+_DELAY = 20.0
+"""How much later than others, in seconds for each second that its last token took, an answer has its turn."""
+
+
+class _Turn(NamedTuple):
+    """An answer's next token; the earliest turn is taken first."""
+
+    at: float
+    number: int
+    followed: Followed
+    ids: Sequence[int]
+    words: int
+    done: Future[bool]
+
+
+class SlowLane:
+    """Follows answers one token at a time, quick ones before slow ones."""
+
+    def __init__(self) -> None:
+        self._turns: list[_Turn] = []  # a heap
+        self._changed = threading.Condition()
+        self._numbers = itertools.count()
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+
+    def follow(self, followed: Followed, ids: Sequence[int], words: int) -> Future[bool]:
+        """Go on by tokens of an answer, then find its next mask, of so many words. Whether the answer can go on."""
+        done: Future[bool] = Future()
+        turn = _Turn(time.monotonic() + _DELAY * followed.cost, next(self._numbers), followed, ids, words, done)
+        with self._changed:
+            heapq.heappush(self._turns, turn)
+            self._changed.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="slow-masks", daemon=True)
+                self._thread.start()
+        return done
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+
+    def _work(self) -> None:
+        while (turn := self._next()) is not None:
+            if turn.done.set_running_or_notify_cancel():
+                began = time.monotonic()
+                turn.done.set_result(_follow(turn))
+                time.sleep(_REST * (time.monotonic() - began))
+
+    def _next(self) -> _Turn | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._turns or self._stopped)
+            return None if self._stopped else heapq.heappop(self._turns)
+
+
+def _follow(turn: _Turn) -> bool:
+    followed, mask = turn.followed, np.zeros(turn.words, np.uint32)
+    try:
+        going = followed.accept(turn.ids)
+        if going and not followed.finished:
+            followed.fill(mask)
+    except Exception:  # its row fails, and no other
+        log.exception("a grammar could not say what may follow")
+        going = True
+        mask[:] = 0
+    followed.mask = mask
+    return going
