@@ -70,6 +70,8 @@ class Preprocessor:
         digest.update(msgspec.json.encode([modality, left, *_shape(content)], order="sorted"))
         decoded = 0
         for array in _arrays(content):
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise BadRequest(f"{modality} must hold finite numbers, and some are NaN or infinity")
             digest.update(np.ascontiguousarray(array).data)
             decoded += array.nbytes
         check_decoded(decoded, self.limits)

@@ -56,8 +56,7 @@ def mix_audio(samples: npt.ArrayLike, given: int, rate: int, limits: Limits) -> 
     if array.ndim == 2:
         array = array.mean(axis=int(np.argmin(array.shape)))
     mixed = np.ascontiguousarray(array, np.float32)
-    if not np.isfinite(mixed).all():
-        raise BadRequest("audio must hold finite numbers")
+    _check_finite(mixed)
     _check_seconds(len(mixed) / given, limits)
     if given == rate:
         return Audio(mixed, rate)
@@ -82,11 +81,18 @@ def _gather(frames: Iterator[av.AudioFrame], rate: int, limits: Limits) -> Sampl
     count = 0
     for frame in frames:
         pieces.append(frame.to_ndarray().mean(axis=0, dtype=np.float32))
+        _check_finite(pieces[-1])
         count += len(pieces[-1])
         _check_seconds(count / rate, limits)
     if not count:
         raise BadRequest("the audio is empty")
     return np.clip(np.concatenate(pieces), -1.0, 1.0)
+
+
+def _check_finite(samples: Samples) -> None:
+    """Formats of floating point can hold anything."""
+    if not np.isfinite(samples).all():
+        raise BadRequest("audio must hold finite numbers, and some of its samples are NaN or infinity")
 
 
 def _check_seconds(seconds: float, limits: Limits) -> None:
