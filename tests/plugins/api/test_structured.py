@@ -61,11 +61,11 @@ async def test_it_reaches_the_engine(site, route: str, body: dict[str, Any], ask
         {
             "response_format": None,
             "guided_json": None,
-            "guided_choice": [],
-            "guided_regex": "",
+            "guided_choice": None,
+            "guided_regex": None,
             "structured_outputs": {},
         },
-        {"guided_json": {}, "guided_decoding_backend": "auto"},
+        {"guided_json": None, "guided_decoding_backend": "auto"},
     ],
 )
 async def test_neutral_values_ask_for_nothing(site, body: dict[str, Any]):

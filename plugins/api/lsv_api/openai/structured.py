@@ -131,7 +131,7 @@ def _is_left_out(name: str, value: Any) -> bool:
 
 def _of_guided(body: GenerationRequest) -> dict[str, Any]:
     given = {name: getattr(body, f"guided_{name}") for name in _GUIDED}
-    found = {name: value for name, value in given.items() if value}
+    found = {name: value for name, value in given.items() if value is not None}
     if len(found) > 1:
         names = " and ".join(f"guided_{name}" for name in found)
         raise BadRequest(f"{names} both say what form the answer must have: give one of them", param="guided_json")
