@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from lsv.settings.cluster_key import read_cluster_key
 from lsv.transports.exchange import Exchange, Seat, TransferFailed
 from lsv_kv_offload import form
 from lsv_kv_offload.files import FileTransport
@@ -23,7 +24,7 @@ class FileExchange(Exchange):
         super().__init__(seat)
         sites = (msgspec.structs.replace(seat.site, rank=rank) for rank in range(seat.ranks))
         self._parts = tuple(map(FileTransport, sites))
-        self._identity = bytes.fromhex(seat.site.identity)
+        self._identity, self._secret = bytes.fromhex(seat.site.identity), read_cluster_key()
         self._server = Server(seat, self._parts) if seat.transfers.produces else None
         self._producers = Producers(seat.secret)
 
@@ -89,7 +90,7 @@ class FileExchange(Exchange):
         """The content of a file that is what was asked for."""
         file = memoryview(line.read(bytearray(size)))
         header, content = file[: form.SIZE], file[form.SIZE :]
-        fault = form.find_fault(bytes(header), self._identity, key, content)
+        fault = form.find_fault(bytes(header), self._identity, key, content, self._secret)
         if fault is not None:
             raise TransferFailed(f"a file of it is spoilt: {fault}")
         return content

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from lsv.errors import ConfigError
+from lsv.settings.cluster_key import read_cluster_key
 from lsv.transports import Site, Transport
 from lsv_kv_offload import form
 from lsv_kv_offload.bound import SizeBound
@@ -33,6 +34,7 @@ class FileTransport(Transport):
         root = Path(str(site.options["kv_offload.path"])).expanduser().absolute()
         self._folder = root / site.identity
         self._identity, self._rank = bytes.fromhex(site.identity), site.rank
+        self._secret = read_cluster_key()
         self._bound = SizeBound(root, int(float(site.options["kv_offload.path_gib"] or 0) * _GIB))
         self._told: set[str] = set()
         _open_folder(self._folder)
@@ -52,7 +54,7 @@ class FileTransport(Transport):
         try:
             with suppress(FileExistsError):
                 os.mkdir(os.path.dirname(path), 0o700)
-            self._write(temporary, [memoryview(form.pack(self._identity, key, content)), content])
+            self._write(temporary, [memoryview(form.pack(self._identity, key, content, self._secret)), content])
             os.replace(temporary, path)
         except OSError as error:
             _remove(temporary)
@@ -144,7 +146,7 @@ class FileTransport(Transport):
             if not count:
                 return f"it ends {len(into) - done} bytes early"
             done += count
-        return form.find_fault(header, self._identity, key, into)
+        return form.find_fault(header, self._identity, key, into, self._secret)
 
     def _tell(self, what: str, line: str) -> None:
         """Log what is wrong with the first of many files."""

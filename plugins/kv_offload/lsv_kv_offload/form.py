@@ -4,33 +4,36 @@
     16 bytes   ``Site.identity``
     64 bytes   the content's name, with zeros behind it
     8 bytes    how long the content is
-    4 bytes    CRC-32 of the content
-    28 bytes   zeros
+    32 bytes   HMAC-SHA256 of all of this and the content, with the secret of the machines (LSV_CLUSTER_KEY), if any
 
-All numbers are little endian. A content begins at byte 128.
+All numbers are little endian. A content begins at byte 128. Whoever has the secret, or can write files where there is
+none, can make a file that passes.
 """
 
 from __future__ import annotations
 
+import hmac
 import struct
-import zlib
 
 _MAGIC = b"lsv-kv"
-_VERSION = 1
-_HEADER = struct.Struct("<6sH16s64sQI28x")
-SIZE = _HEADER.size
+_VERSION = 2
+_HEADER = struct.Struct("<6sH16s64sQ")
+_SUM = 32
+SIZE = _HEADER.size + _SUM
 
 
-def pack(identity: bytes, key: bytes, content: memoryview) -> bytes:
+def pack(identity: bytes, key: bytes, content: memoryview, secret: bytes) -> bytes:
     """The header of a content."""
-    return _HEADER.pack(_MAGIC, _VERSION, identity, key, len(content), zlib.crc32(content))
+    about = _HEADER.pack(_MAGIC, _VERSION, identity, key, len(content))
+    return about + _checksum(about, content, secret)
 
 
-def find_fault(header: bytes, identity: bytes, key: bytes, content: memoryview) -> str | None:
+def find_fault(header: bytes, identity: bytes, key: bytes, content: memoryview, secret: bytes) -> str | None:
     """Why a file with this header and content is not what was asked for; None if it is."""
     if len(header) < SIZE:
         return "it ends in its header"
-    magic, version, of, name, size, checksum = _HEADER.unpack(header)
+    about = header[: _HEADER.size]
+    magic, version, of, name, size = _HEADER.unpack(about)
     if magic != _MAGIC:
         return "it is of another kind"
     if version != _VERSION:
@@ -39,6 +42,12 @@ def find_fault(header: bytes, identity: bytes, key: bytes, content: memoryview) 
         return "it is of something else"
     if size != len(content):
         return f"it says that {size} bytes follow, and {len(content)} are needed"
-    if checksum != zlib.crc32(content):
+    if not hmac.compare_digest(header[_HEADER.size : SIZE], _checksum(about, content, secret)):
         return "its checksum is another"
     return None
+
+
+def _checksum(about: bytes, content: memoryview, secret: bytes) -> bytes:
+    found = hmac.new(secret, about, "sha256")
+    found.update(content)
+    return found.digest()

@@ -199,3 +199,31 @@ def test_a_full_disk_costs_no_more_than_the_file(tmp_path, monkeypatch, caplog):
     assert caplog.text.count("No space left") == 1
     put(files)
     assert get(files) == CONTENT
+
+
+def test_a_checksum_is_of_the_machines_that_have_the_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A checksum that anybody can compute lets anybody who can write decide what the model has said."""
+    monkeypatch.setenv("LSV_CLUSTER_KEY", "a secret of some length")
+    put(open_files(tmp_path))
+    assert get(open_files(tmp_path)) == CONTENT
+    (file,) = kept(tmp_path)
+    for secret in (b"", b"another secret of some length"):
+        files, wrong = open_files(tmp_path), memoryview(bytes(len(CONTENT)))
+        file.write_bytes(form.pack(bytes.fromhex(IDENTITY), KEY, wrong, secret) + wrong)
+        assert get(files) is None
+        assert "checksum" in caplog.text
+        assert not files.has(KEY)
+        put(files)
+        caplog.clear()
+    assert get(files) == CONTENT
+
+
+@pytest.mark.parametrize("place", [0, 6, 8, 24, 88])
+def test_a_checksum_covers_the_header_too(place: int) -> None:
+    identity, content = bytes.fromhex(IDENTITY), memoryview(CONTENT)
+    header = bytearray(form.pack(identity, KEY, content, b""))
+    assert form.find_fault(bytes(header), identity, KEY, content, b"") is None
+    header[place] ^= 1
+    assert form.find_fault(bytes(header), identity, KEY, content, b"") is not None
