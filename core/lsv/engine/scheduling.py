@@ -14,6 +14,7 @@ from lsv.scheduler.limits import Limits
 from lsv.scheduler.policy import Policy
 from lsv.scheduler.scheduler import Scheduler
 from lsv.transports.exchange import Exchange
+from lsv.transports.lookups import Lookups
 from lsv.transports.making import make_transport
 
 
@@ -72,6 +73,7 @@ def make_scheduler(config: EngineConfig, fit: Fit, kv: KVManager, depth: int, po
 def _make_tiers(config: EngineConfig, offload: Offload, fit: Fit, exchange: Exchange | None) -> Tiers:
     """What is behind the device. Blocks of all ranks are taken to be as large as those of the rank that reports."""
     block = max(1, fit.kv_bytes // (fit.num_blocks + 1))
-    keeper = None if offload.transport is None else make_transport(config, load(config.plugins).catalog)
+    transport = None if offload.transport is None else make_transport(config, load(config.plugins).catalog)
+    keeper = None if transport is None else Lookups(transport)
     cells = offload.host_bytes // config.topology.ranks // block
     return Tiers(cells, keeper) if exchange is None else Tiers(cells, keeper, exchange.expect)

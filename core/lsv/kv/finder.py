@@ -11,6 +11,8 @@ from lsv.kv.table import Table
 
 Find = Callable[[bytes], int | None]
 """The block of a content; null where it is behind the device, None where it is nowhere."""
+Look = Callable[[Sequence[bytes]], Callable[[bytes], bool]]
+"""For contents in order, what says of each whether it is behind the device."""
 
 
 class PrefixFinder:
@@ -122,15 +124,15 @@ class PrefixFinder:
                 if window_blocks is None or column >= len(hashes) - window_blocks:
                     yield prefix + one
 
-    def extend(self, table: Table, match: Match, limit: int, behind: Callable[[bytes], bool]) -> Match:
-        """A match made longer by what is ``behind`` the device, as far as that goes."""
-        pool = self._pool
+    def extend(self, table: Table, match: Match, limit: int, look: Look) -> Match:
+        """A match made longer by what is behind the device, as far as that goes; ``look`` says what is there."""
+        pool, hashes = self._pool, self.hashes(table, limit // self.block_size)
+        behind = look([prefix + one for prefix in self.prefixes for one in hashes])
 
         def find(key: bytes) -> int | None:
             block = pool.find(key)
             return NULL_BLOCK if block is None and behind(key) else block
 
-        hashes = self.hashes(table, limit // self.block_size)
         length = self._longest(hashes, find)
         if length * self.block_size <= match.tokens:
             return match

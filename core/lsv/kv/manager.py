@@ -122,7 +122,7 @@ class KVManager:
         if not self.prefix_caching:
             return Match(0, tuple([] for _ in table.blocks))
         match = self._finder.match(table, limit)
-        return match if self.tiers is None else self._finder.extend(table, match, limit, self.tiers.has)
+        return match if self.tiers is None else self._finder.extend(table, match, limit, self.tiers.look)
 
     def names(self, request: Request) -> list[bytes]:
         """The contents of its prompt that a request could begin behind, in the order in which they are computed."""
@@ -133,7 +133,9 @@ class KVManager:
         """Those of its ``names`` that are not cached anywhere."""
         if self.tiers is None:
             return []
-        return [key for key in self.names(request) if self._pool.find(key) is None and not self.tiers.has(key)]
+        names = self.names(request)
+        has = self.tiers.look(names)
+        return [key for key in names if self._pool.find(key) is None and not has(key)]
 
     def find_pending(self, table: Table, match: Match, limit: int) -> bytes | None:
         """The hash to wait for if a running request is computing the block that follows ``match``; else None.

@@ -34,7 +34,9 @@ class Transport(ABC):
 
     @abstractmethod
     def has(self, key: bytes) -> bool:
-        """Whether a content can probably be had. Quick: it is asked for block after block while a step is planned."""
+        """Whether a content can probably be had. It is asked for block after block while a step is planned, in a thread
+        whose answer the engine waits for only for a moment.
+        """
 
     @abstractmethod
     def put(self, key: bytes, content: memoryview) -> None:

@@ -13,11 +13,19 @@ _REMEMBERED = 1 << 16
 """Names of contents that are remembered at most: 2 MiB of hashes."""
 
 
+Has = Callable[[bytes], bool]
+"""Whether a content can probably be had."""
+
+
 class Keeper(Protocol):
-    """What keeps contents elsewhere; see ``lsv.transports.Transport``."""
+    """What keeps contents elsewhere; see ``lsv.transports.lookups``."""
 
     def has(self, key: bytes) -> bool:
         """Whether a content can probably be had there."""
+        ...
+
+    def look(self, keys: Sequence[bytes]) -> Has:
+        """``has`` for these contents, which will mostly be asked for in this order."""
         ...
 
 
@@ -52,6 +60,13 @@ class Tiers:
     def has(self, key: bytes) -> bool:
         """Whether a content is in host memory or can probably be had from the keeper."""
         return key in self._cells or (self._keeper is not None and key not in self._lost and self._keeper.has(key))
+
+    def look(self, keys: Sequence[bytes]) -> Has:
+        """``has`` for these contents, which will mostly be asked for in this order."""
+        if self._keeper is None:
+            return self.has
+        kept = self._keeper.look(keys)
+        return lambda key: key in self._cells or (key not in self._lost and kept(key))
 
     def save(self, key: bytes, blocks: Sequence[int]) -> None:
         """A content is complete, in these blocks until the next plan has been carried out."""

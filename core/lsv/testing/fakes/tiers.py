@@ -30,6 +30,9 @@ class FakeKeeper:
     def has(self, key: bytes) -> bool:
         return key in self.contents
 
+    def look(self, keys: Sequence[bytes]) -> Callable[[bytes], bool]:
+        return self.has
+
 
 class FakeCopies:
     """Carries out saves and loads over the contents [groups] of a worker's blocks."""

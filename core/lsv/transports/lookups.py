@@ -1,0 +1,69 @@
+"""What a transport has, asked in a thread: one that hangs costs the engine a moment, and is not asked meanwhile.
+
+A network file system that hangs keeps a thread in the kernel, and nothing can take it out of there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from lsv.transports import Transport
+
+log = logging.getLogger(__name__)
+
+SECONDS = 0.25
+"""How long the engine waits for an answer."""
+_AHEAD = 32
+"""Contents that are looked for at a time."""
+
+
+class Lookups:
+    """A ``Keeper`` (see ``lsv.kv.tiers``) over a transport."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="lookups")
+        self._work: Future[None] | None = None
+        self._told = False
+
+    def has(self, key: bytes) -> bool:
+        """Whether a content can probably be had; not while the transport does not answer."""
+        return self._ask((key,)).get(key, False)
+
+    def look(self, keys: Sequence[bytes]) -> Callable[[bytes], bool]:
+        """``has`` for these contents, which will mostly be asked for in this order."""
+        places = {key: place for place, key in enumerate(keys)}
+        found: dict[bytes, bool] = {}
+
+        def has(key: bytes) -> bool:
+            if key not in found:
+                place = places[key]
+                found.update(self._ask(keys[place : place + _AHEAD]))
+            return found.setdefault(key, False)
+
+        return has
+
+    def _ask(self, keys: Sequence[bytes]) -> dict[bytes, bool]:
+        """What is known of these within ``SECONDS``."""
+        if self._work is not None and not self._work.done():
+            return {}
+        found: dict[bytes, bool] = {}
+        self._work = self._thread.submit(self._look, keys, found)
+        try:
+            self._work.result(SECONDS)
+        except TimeoutError:
+            if not self._told:
+                self._told = True
+                log.warning(
+                    "KV cache: its transport has not answered for %g s; nothing is loaded until it does", SECONDS
+                )
+        return dict(found)
+
+    def _look(self, keys: Sequence[bytes], found: dict[bytes, bool]) -> None:
+        """In order, up to the first that is not there: later blocks of a prefix are of no use without it."""
+        for key in keys:
+            found[key] = self._transport.has(key)
+            if not found[key]:
+                return
