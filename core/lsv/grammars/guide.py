@@ -118,7 +118,7 @@ class Guide:
         followed = self._follow(request)
         if outcome.finish is None and (followed.slow or followed.cost > self._left):
             scheduler.hold(request.id)
-            scheduler.cut_drafts(request.id, lambda drafts: None)
+            scheduler.cut_drafts(request.id, lambda drafts: (0, False))
             going = self._lane.follow(followed, outcome.tokens, masks.words_of(self._compiler.vocab_size))
             self._held[request.id] = _Held(request, going)
             return outcome

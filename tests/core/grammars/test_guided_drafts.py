@@ -12,6 +12,7 @@ import pytest
 from lsv.config import Drafts
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Submit, Update
+from lsv.grammars import followed
 from lsv.grammars.guide import Guide
 from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason, Request
@@ -124,6 +125,17 @@ def mixed(compiler: FakeCompiler) -> Draft:
 def test_drafts_change_no_answer(draft: Callable[[FakeCompiler], Draft], depth: int):
     plain = answers(make(None), *everything())
     assert {finish for _, finish, *_ in plain} == {FinishReason.STOP, FinishReason.LENGTH, FinishReason.ERROR}
+    assert answers(make(draft, depth), *everything()) == plain
+
+
+@pytest.mark.parametrize("quick", [-1.0, 20e-6], ids=["all slow", "some slow"])
+@pytest.mark.parametrize("depth", [1, 4])
+@pytest.mark.parametrize("draft", [right, mixed])
+def test_neither_drafts_nor_slow_grammars_change_an_answer(
+    draft: Callable[[FakeCompiler], Draft], depth: int, quick: float, monkeypatch: pytest.MonkeyPatch
+):
+    plain = answers(make(None), *everything())
+    monkeypatch.setattr(followed, "QUICK", quick)
     assert answers(make(draft, depth), *everything()) == plain
 
 
