@@ -9,7 +9,7 @@ from lsv.grammars import masks
 from lsv.grammars.grammar import Matcher
 
 QUICK = 0.0005
-"""Seconds: an answer whose last token took longer is followed in the slow lane from then on."""
+"""Seconds: an answer whose last token took longer is followed in the slow lane for the next one."""
 SECONDS = 0.25
 SECONDS_PER_TOKEN = 0.001
 """What following an answer may take in all, and more for each of its tokens."""
@@ -18,7 +18,7 @@ SECONDS_PER_TOKEN = 0.001
 class Followed:
     """A matcher and its costs. One thread uses it at a time.
 
-    All seconds are those of the thread's processor time: a busy machine makes no answer fail.
+    Seconds are the thread's processor time, so that no answer fails because the machine is busy.
     """
 
     def __init__(self, matcher: Matcher, ignored: tuple[int, ...] = ()) -> None:

@@ -143,7 +143,7 @@ class Guide:
         if seconds:
             wait([held.going for held in self._held.values()], seconds, return_when="FIRST_COMPLETED")
         for id, (request, going) in tuple(self._held.items()):
-            if not going.done():
+            if not going.done() or id not in self._held:  # the end of another may have ended it
                 continue
             del self._held[id]
             scheduler.resume(id)

@@ -1,6 +1,6 @@
 """What a transport has, asked in a thread: one that hangs costs the engine a moment, and is not asked meanwhile.
 
-A network file system that hangs keeps a thread in the kernel, and nothing can take it out of there.
+A network file system that hangs keeps the calling thread in the kernel, where nothing can interrupt it.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
     8 bytes    how long the content is
     32 bytes   HMAC-SHA256 of all of this and the content, with the secret of the machines (LSV_CLUSTER_KEY), if any
 
-All numbers are little endian. A content begins at byte 128. Whoever has the secret, or can write files where there is
-none, can make a file that passes.
+All numbers are little endian. A content begins at byte 128. Without a secret the checksum finds damage alone: any
+process that can write to the folder can make a file that passes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The process that reads an adapter as its owner sees it: started for one reading, and ended after it."""
+"""Runs the process that reads an adapter: one process for each reading."""
 
 from __future__ import annotations
 
