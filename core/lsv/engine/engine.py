@@ -278,7 +278,7 @@ class Engine(Generic[Owner]):
             self._tokens += plan.tokens
             self._step_tokens[bisect_left(STEP_TOKENS, plan.tokens)] += 1
         self._broken += result.broken
-        self._nonfinite += result.nonfinite
+        self._nonfinite += 0 if result.broken else len(result.distrusted)
         self._unwarmed += result.unwarmed
         self._step_seconds += now - began
         self._model_seconds += result.seconds

@@ -193,10 +193,24 @@ def run(model: Model, step: Step) -> torch.Tensor:
     x, change = _run_layers(model.layers, x, step) if step.taps is None else _run_tapped(model, x, step, step.taps)
     if not model.ends:
         return x if change is None else x + change
+    if step.sound is not None:
+        _check_states(x, change, step.sound)
     rows = x.index_select(0, step.logits_rows)
     if change is not None:
         rows = rows + change.index_select(0, step.logits_rows)
     return model.norm(rows)  # type: ignore[no-any-return]
+
+
+def _check_states(x: torch.Tensor, change: torch.Tensor | None, sound: torch.Tensor) -> None:
+    """Write to ``sound`` bool [T] which tokens' states [T, hidden], and what is still added to them, are finite.
+
+    A token attends to itself, so NaN in its K or V is in its state, too, however far later tokens see. A sum in float32
+    takes one pass and overflows only where the squares of a norm have long done so.
+    """
+    total = x.flatten(1).sum(dim=-1, dtype=torch.float32)
+    if change is not None:
+        total += change.flatten(1).sum(dim=-1, dtype=torch.float32)
+    sound.copy_(total.isfinite())
 
 
 def _run_tapped(model: Model, x: torch.Tensor, step: Step, taps: Taps) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -97,3 +97,5 @@ class Step:
     """int64 [T]: 1 for the tokens of a row's second text; None where every row has one text."""
     taps: Taps | None = None
     """None where nobody reads states between layers."""
+    sound: torch.Tensor | None = None
+    """bool [T]: where the step writes which tokens' states behind all layers are finite; None where nobody asks."""

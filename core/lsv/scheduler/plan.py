@@ -131,7 +131,7 @@ class Enter(msgspec.Struct, frozen=True):
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One step.
 
-    The worker handles ``saves``, ``loads``, ``adapters`` and ``end`` first, then ``begin``, ``blocks``,
+    The worker handles ``revoke``, ``saves``, ``loads``, ``adapters`` and ``end`` first, then ``begin``, ``blocks``,
     ``kept_states``, ``forget`` and ``encode``, and then computes ``rows``.
     """
 
@@ -156,6 +156,8 @@ class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Contents of the KV cache that are copied behind the device."""
     loads: tuple[Load, ...] = ()
     """Contents that are copied back; they may be among ``saves``."""
+    revoke: tuple[bytes, ...] = ()
+    """Names of contents that turned out to be wrong: what keeps them outside of host memory removes them."""
     forget: tuple[bytes, ...] = ()
     """Hashes of media whose embeddings are not needed any more."""
     encode: tuple[Encode, ...] = ()
@@ -244,7 +246,9 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
     lost: tuple[int, ...] = ()
     """Which of the plan's ``loads`` failed; what their requests' rows computed means nothing."""
-    nonfinite: int = 0
-    """How many rows of ``failed`` did so because their logits were not finite."""
+    distrusted: tuple[int, ...] = ()
+    """Rows of ``failed`` whose logits or states were not finite, and in a ``broken`` step all rows: what they have read
+    from the KV cache, or written to it, may be wrong.
+    """
     unwarmed: bool = False
     """Whether the step had a shape that the platform had not prepared, though it prepares steps of this kind."""

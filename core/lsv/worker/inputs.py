@@ -49,6 +49,8 @@ class Batch:
     """int64 [T]: one more than the slot of each token's adapter, 0 for none; None where no token has any."""
     items: ItemLayout | None = None
     """The tokens that see one another."""
+    checked: bool = False
+    """Whether the step finds out which tokens' states are finite."""
 
     @property
     def rows(self) -> int:
@@ -218,6 +220,7 @@ def pad_batch(batch: Batch, shape: Shape, *, padded: bool, cross_blocks: int = 0
         cross=None if batch.cross is None else _pad_layout(batch.cross, more, more.clip(max=1), span, cross_blocks),
         types=None if batch.types is None else _place(batch.types, moved, tokens),
         adapters=None if batch.adapters is None else _place(batch.adapters, moved, tokens),
+        checked=batch.checked,
     )
 
 

@@ -17,6 +17,7 @@ from lsv.drafts.drafter import Draftable, Drafter, Passage, verify
 from lsv.nn.pooling.states import Pool
 from lsv.nn.sampling import Sampling
 from lsv.scheduler.plan import AwaitMasks, Logprobs, Rows, StepPlan, StepResult
+from lsv.worker.checks.finiteness import StateCheck
 from lsv.worker.inputs import Batch
 from lsv.worker.logprobs import Described, describe, join
 from lsv.worker.masks import NO_MASKS, read_masks
@@ -133,6 +134,8 @@ class ResultBuilder:
     """The terms by which drafts are accepted that are typical; None accepts what is drawn."""
     lost: tuple[int, ...] = ()
     """Which of the plan's loads failed."""
+    check: StateCheck | None = None
+    """Looks at the states of rows that compute more than they sample from; None where there are none."""
     drawn: Tensor | None = None
     """int64: the tokens of the rows ``outputs.sampled``, on the device; with drafts one for each of these before."""
     states: Tensor | None = None
@@ -161,7 +164,9 @@ class ResultBuilder:
     broken: bool = False
 
     def places(self, batch: Batch) -> npt.NDArray[np.int64]:
-        """As ``Outputs.places``, of the batch as it runs; for a drafter that reads all states, notes where rows are."""
+        """As ``Outputs.places``, of the batch as it runs; notes where rows are whose states all matter."""
+        if self.check is not None:
+            self.check.locate(batch)
         if self.drafter is not None and self.drafter.reads_all:
             rows = len(self.slots)
             self.firsts = (batch.last[:rows] - batch.layout.query[:rows] + 1).tolist()
@@ -172,6 +177,8 @@ class ResultBuilder:
         outputs, hidden = self.outputs, ran.hidden
         self.tapped = ran.tapped
         self.failed |= outputs.faults
+        if self.check is not None:
+            self.check.read(ran.sound)
         if outputs.pooled or outputs.scored:
             pooled = [stop - start for start, stop in outputs.pooled.values()]
             sizes = [outputs.size, *pooled, *outputs.scored.values()]
@@ -201,10 +208,12 @@ class ResultBuilder:
     @property
     def pending(self) -> bool:
         """Whether the host still has to read something from the device."""
-        return self.coming is not None or bool(self.scores)
+        return self.coming is not None or bool(self.scores) or (self.check is not None and self.check.pending)
 
     def settle(self) -> None:
         """Read what has come from the device: append the sampled tokens to their slots."""
+        if self.check is not None:
+            self.failed |= dict.fromkeys(self.check.settle(), NOT_FINITE)
         for row, parts in self.scores.items():
             self._settle_score(row, parts)
         if self.coming is None:
@@ -236,7 +245,7 @@ class ResultBuilder:
         first = 0
         for row, drafts in zip(self.outputs.sampled, self.outputs.drafts, strict=True):
             slot, found = self.slots[row], tokens[first : first + drafts + 1]
-            kept = verify(slot.drafts[:drafts], found)
+            kept = verify(slot.drafts[:drafts], found) if row not in self.failed else ()
             if kept:
                 for token in kept:
                     slot.append(token)
@@ -244,7 +253,7 @@ class ResultBuilder:
                 parts = [described[place] for place in range(first, first + len(kept)) if place in described]
                 if parts:
                     self.logprobs[row] = join(parts)
-            else:
+            elif row not in self.failed:
                 self.failed[row] = why_failed(found[:1], [slot])[0]
             first += drafts + 1
 
@@ -282,7 +291,7 @@ class ResultBuilder:
 
     def fail(self, why: str) -> None:
         """All rows have failed."""
-        self.drawn = self.coming = self.described = None
+        self.drawn = self.coming = self.described = self.check = None
         self.broken, self.scores = True, {}
         self.failed = dict.fromkeys(range(len(self.plan.rows)), why)
 
@@ -299,7 +308,7 @@ class ResultBuilder:
             nothing = ((),) * len(rows)
             return StepResult(
                 step=self.plan.step, seconds=seconds, tokens=nothing, kept=rows.count, failed=self.failed, broken=True,
-                lost=self.lost,
+                lost=self.lost, distrusted=tuple(self.failed),
             )  # fmt: skip
         return StepResult(
             step=self.plan.step,
@@ -314,7 +323,7 @@ class ResultBuilder:
             failed=self._told() if self.failed else {},
             unencoded=self.unencoded,
             lost=self.lost,
-            nonfinite=sum(why == NOT_FINITE for why in self.failed.values()),
+            distrusted=tuple(row for row, why in self.failed.items() if why == NOT_FINITE),
             unwarmed=unwarmed,
         )
 

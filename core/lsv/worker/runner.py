@@ -83,6 +83,8 @@ class ForwardResult:
     """Whether the step should have been compiled during warm-up and was not."""
     tapped: Tensor | None = None
     """[T, taps * hidden]: states between layers, of all tokens; None where nobody reads them."""
+    sound: Tensor | None = None
+    """bool [T]: which tokens' states are finite; None where the batch is not checked."""
 
 
 class ModelRunner:
@@ -112,6 +114,7 @@ class ModelRunner:
         self.latest = torch.zeros(slots, dtype=torch.int64, device=device.torch_device)
         """On the device, the token sampled last for each slot: where a step that is launched ahead goes on."""
         self.axes, self.pairs, self.mutual = model.axes, model.pairs, model.mutual
+        self._checks = bool(groups) and model.ends  # without a cache nobody can find what a step has computed
         self._states = view_states(model.state_layers(), backend, cache)
         self._links, self._taps, self._shared = links, taps, shared
         self._tapped: Tensor | None = None
@@ -142,7 +145,7 @@ class ModelRunner:
         self._fill(buffers, batch if self._padded else self._pad(batch, shape), wanted)
         if self._links is not None:
             self._links.receive(buffers.step.received, len(batch.ids))
-        ran = self._run_compiled(buffers, shape, len(wanted))
+        ran = self._run_compiled(buffers, shape, len(wanted), checked=batch.checked)
         if self._links is not None:
             self._links.send(ran.hidden, len(batch.ids))
         return ran
@@ -170,15 +173,15 @@ class ModelRunner:
         wider = self.policy.widen(measured, even)
         return (wider, self._ready[wider]) if wider.size == even and wider in self._ready else (shape, None)
 
-    def _run_compiled(self, buffers: Buffers, shape: Shape, wanted: int) -> ForwardResult:
+    def _run_compiled(self, buffers: Buffers, shape: Shape, wanted: int, *, checked: bool = False) -> ForwardResult:
         """The step in the buffers. Padding rows of prompts are left out of what the head and the sampler are given."""
         if not self.model.ends:
             return ForwardResult(buffers.run(), None, wanted, buffers.step, unwarmed=False)
         hidden, logits = buffers.run() if _is_single(shape) else (buffers.run(), None)
         kept = hidden[:wanted] if shape.tokens else hidden
-        tapped = _tapped(buffers.step)
-        tapped = None if tapped is None else tapped.clone()  # the next step overwrites them
-        return ForwardResult(kept, logits, wanted, buffers.step, unwarmed=False, tapped=tapped)
+        read = (_tapped(buffers.step), buffers.step.sound if checked else None)
+        tapped, sound = (None if one is None else one.clone() for one in read)  # the next step overwrites them
+        return ForwardResult(kept, logits, wanted, buffers.step, unwarmed=False, tapped=tapped, sound=sound)
 
     def head(self, ran: ForwardResult, states: Tensor, first: int = 0) -> Tensor:
         """The logits [rows, vocabulary] of the step's ``states`` [rows, hidden], or of some from ``first`` on."""
@@ -200,7 +203,7 @@ class ModelRunner:
         if self._links is not None:
             self._links.receive(step.received, len(batch.ids))
         hidden = nn_model.run(self.model, step)
-        ran = ForwardResult(hidden, None, len(wanted), step, unwarmed=unwarmed, tapped=_tapped(step))
+        ran = ForwardResult(hidden, None, len(wanted), step, unwarmed, tapped=_tapped(step), sound=step.sound)
         if self._links is not None:
             self._links.send(ran.hidden, len(batch.ids))
         return ran
@@ -298,7 +301,8 @@ class ModelRunner:
 
     def _dummy(self, shape: Shape) -> Batch:
         size, blocks = self.policy.limits.block_size, self._cross_blocks(shape)
-        return dummy_batch(shape, self.groups, size, padded=self._padded, axes=self.axes, cross_blocks=blocks)
+        dummy = dummy_batch(shape, self.groups, size, padded=self._padded, axes=self.axes, cross_blocks=blocks)
+        return dummy if _is_single(shape) else replace(dummy, checked=True)
 
     def _cross_blocks(self, shape: Shape) -> int:
         """What the block lists of media items are padded to in a shape, as the policy counts."""
@@ -340,6 +344,7 @@ class ModelRunner:
             adapters=None if batch.adapters is None else send_adapters(batch.adapters, self.device.torch_device),
             taps=Taps(self._taps) if self._taps else None,
             items=None if batch.items is None else self._plan_items(batch.items),
+            sound=torch.ones_like(ids, dtype=torch.bool) if batch.checked and self._checks else None,
         )
         self._await(step, batch)
         return step

@@ -30,6 +30,7 @@ from lsv.platform import BatchLimits, Device, Event
 from lsv.plugins.catalog import Catalog
 from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
 from lsv.worker.channel import ORDERS
+from lsv.worker.checks.finiteness import make_check
 from lsv.worker.encoder import MediaEncoder, make_media_encoder
 from lsv.worker.experts.shared import SharedExperts
 from lsv.worker.inputs import build_batch
@@ -286,7 +287,7 @@ class Worker:
         outputs = select_outputs(plan.rows, slots)
         results = ResultBuilder(
             plan, slots, outputs, self._sampling, self._pool, unencoded, masks, self._suspects, self._drafter,
-            None if self._config.drafts is None else self._config.drafts.typical, lost,
+            None if self._config.drafts is None else self._config.drafts.typical, lost, make_check(plan),
         )  # fmt: skip
         gather = (lambda laid: media.gather(laid, slots)) if with_media and self._begins else no_media
         if self._shared is not None and not plan.rows:
@@ -327,6 +328,8 @@ class Worker:
         )  # fmt: skip
         if self._config.in_flight > 1:
             batch = replace(batch, sampled=np.array([plan.rows.slot[row] for row in results.outputs.sampled], np.int64))
+        if results.check is not None:
+            batch = replace(batch, checked=True)
         ran = runner.run(plan.kind, batch, results.places, gather)
         if not self._ends:
             return False

@@ -10,6 +10,8 @@ import pytest
 import torch
 import transformers
 
+from lsv.nn import model as nn_model
+from lsv.nn.step import Step
 from lsv.offers import AttentionOffer
 from lsv.request.params import PoolingParams
 from lsv.scheduler.plan import Grown
@@ -212,7 +214,7 @@ def test_numbers_that_break_name_the_kernels_that_came_from_elsewhere(
     result = driver.run([(0, 0, 3, True)], [driver.begin(0, [9, 5, 9])])
     assert result.failed == {0: f"{NOT_FINITE}; kernels that do not come with lsv: attention_backend by plugin bare"}
     assert "--reference-ops" in NOT_FINITE
-    assert result.nonfinite == 1
+    assert result.distrusted == (0,)
 
 
 def test_a_row_whose_numbers_break_fails_alone(drive: Drive, checkpoints: Checkpoints) -> None:
@@ -229,7 +231,49 @@ def test_a_row_whose_numbers_break_fails_alone(drive: Drive, checkpoints: Checkp
     ]
     result = driver.run([(0, 0, 3, True), (1, 0, 6, True), (2, 0, 3, True), (3, 0, 3, False)], begin)
     assert result.failed == {0: NOT_FINITE, 2: NOT_FINITE, 3: NOT_FINITE}
-    assert result.nonfinite == 3
+    assert sorted(result.distrusted) == [0, 2, 3]
     assert result.tokens == ((), tuple(greedy(checkpoints("llama"), good, 1)), (), ())
     planned_already = driver.run([(0, 3, 1, True), (1, 6, 1, True)])
     assert planned_already.tokens[1] == tuple(greedy(checkpoints("llama"), good, 2)[1:])
+
+
+def test_a_chunk_that_nothing_is_sampled_from_fails_by_its_states(drive: Drive, checkpoints: Checkpoints) -> None:
+    """NaN in the middle of a prompt, in a row beside others that go on."""
+    driver = drive()
+    with torch.inference_mode():
+        driver.worker._runner.model.embed.weight[5] = torch.nan
+    good = prompt_of(6)
+    begin = [
+        driver.begin(0, [9, 5, 9, 9]),
+        driver.begin(1, good),
+        driver.begin(2, [9, 5, 9, 9], pooling=PoolingParams()),
+        driver.begin(3, [9, 9, 9, 9]),
+    ]
+    result = driver.run([(0, 0, 3, False), (1, 0, 6, True), (2, 0, 3, False), (3, 0, 3, False)], begin)
+    assert result.failed == {0: NOT_FINITE, 2: NOT_FINITE}
+    assert result.distrusted == (0, 2)
+    assert result.tokens == ((), tuple(greedy(checkpoints("llama"), good, 1)), (), ())
+
+
+def test_a_prompt_that_ends_is_checked_in_all_its_tokens(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where layers have windows, the token that is sampled from does not see them all."""
+    run = nn_model.run
+
+    def broken(model: nn_model.Model, step: Step) -> torch.Tensor:
+        hidden = run(model, step)
+        step.sound[1] = False
+        return hidden
+
+    driver = drive()
+    monkeypatch.setattr(nn_model, "run", broken)
+    result = driver.run([(0, 0, 3, True), (1, 0, 3, True)], [driver.begin(slot, [9, 9, 9]) for slot in (0, 1)])
+    assert result.failed == {0: NOT_FINITE}
+    assert len(result.tokens[1]) == 1
+
+
+def test_all_rows_of_a_step_that_breaks_are_distrusted(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = drive()
+    monkeypatch.setattr(driver.worker._runner, "run", lambda *_: 1 / 0)
+    result = driver.run([(0, 0, 3, True), (1, 0, 2, False)], [driver.begin(0, [9, 9, 9]), driver.begin(1, [9, 9, 9])])
+    assert result.broken
+    assert result.distrusted == (0, 1)

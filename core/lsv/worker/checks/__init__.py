@@ -1,0 +1,1 @@
+"""Checks of what a step has computed, before others build on it."""
