@@ -12,6 +12,7 @@ from lsv.kv.finder import PrefixFinder
 from lsv.kv.lookup import Match
 from lsv.kv.pending import PendingBlocks
 from lsv.kv.prefix import cross_hashes
+from lsv.kv.revocations import Revocations
 from lsv.kv.spec import KVGroup, find_cohorts, held_blocks, longest_length
 from lsv.kv.table import Table
 from lsv.kv.tiers.arrivals import Arrivals
@@ -67,6 +68,7 @@ class KVManager:
         if tiers is not None and self._cohorts and self.prefix_caching:
             widths = (cohort.width for cohort in self._cohorts)
             self.arrivals = Arrivals(self._pool, dict(zip(self._finder.prefixes, widths, strict=True)), tiers)
+        self.revocations = Revocations(self._pool, self._finder, self.arrivals, tiers)
         self.draft_states = DraftStates(self._pool, self._cohorts, block_size) if self._state_groups else None
         """Room for states behind drafts; None where no layer is recurrent."""
 
@@ -131,10 +133,8 @@ class KVManager:
 
     def missing(self, request: Request) -> list[bytes]:
         """Those of its ``names`` that are not cached anywhere."""
-        if self.tiers is None:
-            return []
         names = self.names(request)
-        has = self.tiers.look(names)
+        has = (lambda key: False) if self.tiers is None else self.tiers.look(names)
         return [key for key in names if self._pool.find(key) is None and not has(key)]
 
     def find_pending(self, table: Table, match: Match, limit: int) -> bytes | None:

@@ -105,6 +105,14 @@ class Job:
             return self.scored if self.scored < to_score else known - 1
         return known - 1
 
+    def take_scores(self, start: int, scores: Logprobs | None) -> Logprobs | None:
+        """Those of ``scores``, from ``start + 1`` on, that were not delivered before a preemption."""
+        if scores is None:
+            return None
+        known = self.scored - start
+        self.scored = max(self.scored, start + len(scores.ids))
+        return cut_logprobs(scores, slice(known, None)) if known > 0 else scores
+
     def accept(self, tokens: tuple[int, ...]) -> tuple[int, FinishReason | None]:
         """Append sampled tokens up to the one that ends the answer; returns how many those were, and how it ended."""
         output = self.request.output

@@ -28,7 +28,8 @@ class PlanBuilder:
 
     __slots__ = (
         "_begin", "_blocks", "_chunks", "_draft_states", "_drafts", "_encode", "_forget", "_kept_states", "_loads",
-        "_samples", "_slots", "_starts", "budget", "entering", "guided", "held", "jobs", "out_of_blocks", "saves",
+        "_samples", "_slots", "_starts", "budget", "entering", "guided", "held", "jobs", "out_of_blocks", "revoke",
+        "saves",
     )  # fmt: skip
 
     def __init__(self, budget: StepBudget) -> None:
@@ -40,6 +41,8 @@ class PlanBuilder:
         self.guided: list[GuidedRow] = []
         self.entering: list[Enter] = []
         """The adapters that enter slots."""
+        self.revoke: tuple[bytes, ...] = ()
+        """What turned out to be wrong, of contents that are kept elsewhere."""
         self.saves: tuple[Save, ...] = ()
         """What leaves the device, before any of its blocks is written again."""
         self.out_of_blocks = False
@@ -61,7 +64,7 @@ class PlanBuilder:
     @property
     def empty(self) -> bool:
         """Whether the step would do nothing at all, and tell the worker of nobody."""
-        return not self.jobs and not self.held and not self.saves and not self.loading
+        return not self.jobs and not self.held and not self.saves and not self.revoke and not self.loading
 
     @property
     def loading(self) -> bool:
@@ -163,6 +166,7 @@ class PlanBuilder:
             blocks=tuple(self._blocks),
             kept_states=self._kept_states,
             draft_states=self._draft_states,
+            revoke=self.revoke,
             saves=self.saves,
             loads=tuple(self._loads),
             forget=tuple(self._forget),

@@ -59,9 +59,11 @@ class Planner:
             self._waiting.unpark(id)
         for id in self._running.adapters.take_unparked():
             self._waiting.unpark(id)
+        if self._kv.revocations.noted:
+            self._kv.revocations.take_noted()
         plan = PlanBuilder(self._budget())
         if self._kv.tiers is not None:
-            plan.saves = self._kv.tiers.take_saves()
+            plan.revoke, plan.saves = self._kv.tiers.take_revoked(), self._kv.tiers.take_saves()
         self._encoder.begin_step(decoding=bool(self._running.decoding))
         if self._limits.mixed_batches:
             self._decode(plan)

@@ -196,6 +196,12 @@ class RunningBatch:
                 job.lost = True
                 self.retire(job)
 
+    def distrust(self, job: Job) -> None:
+        """A row failed by its numbers: what the job read or wrote may be wrong, and would fail all who read it next."""
+        self._kv.revocations.revoke_table(job.table)
+        for media in job.request.media:
+            self._encoder.fail(media.hash)
+
     def _requeue(self, job: Job) -> None:
         """A job that was preempted, or that is lost, waits again to be computed anew."""
         if not job.lost:

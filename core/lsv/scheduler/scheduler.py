@@ -72,7 +72,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether any request has not ended, or anything is to be copied behind the device."""
-        return bool(self._groups) or (self._kv.tiers is not None and bool(self._kv.tiers.unsaved))
+        return bool(self._groups) or (self._kv.tiers is not None and self._kv.tiers.pending)
 
     @property
     def adapters(self) -> set[Adapter]:
@@ -332,6 +332,8 @@ class Scheduler:
         for job in held:
             if not job.in_flight and not job.active:
                 self._running.retire(job)
+        for row in result.distrusted:
+            self._running.distrust(jobs[row])
         self._running.release_blocks()
         return tuple(outcomes)
 

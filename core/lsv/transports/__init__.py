@@ -46,5 +46,9 @@ class Transport(ABC):
     def get(self, key: bytes, into: memoryview) -> bool:
         """Fill ``into`` with a content; whether that is what was put, unchanged and of this size."""
 
+    @abstractmethod
+    def remove(self, key: bytes) -> None:
+        """A content is wrong: keep it no more. One that is put later under this name counts again."""
+
     def close(self) -> None:
         """Let go of files and connections."""

@@ -267,7 +267,7 @@ class Worker:
         assert self._slots is not None
         assert self._device is not None
         lost: tuple[int, ...] = ()
-        if self._mover is not None and self._resident is not None and (plan.saves or plan.loads):
+        if self._mover is not None and self._resident is not None and (plan.saves or plan.loads or plan.revoke):
             lost = self._mover.carry_out(plan, self._resident.memory)
         began = time.perf_counter()
         if self._drafter is not None:

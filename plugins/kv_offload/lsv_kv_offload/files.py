@@ -87,6 +87,9 @@ class FileTransport(Transport):
         _remove(path)
         return False
 
+    def remove(self, key: bytes) -> None:
+        _remove(self._path(key))
+
     def adopt(self, key: bytes, descriptor: int) -> None:
         """Keep what is in another engine's file on this machine: under a second name where both folders are on one file
         system, which takes no memory and no time, else as a copy.

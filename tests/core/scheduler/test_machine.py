@@ -34,6 +34,7 @@ class Requests(RuleBasedStateMachine):
         self.rig = Rig(num_blocks=blocks, prefix_caching=caching, policy=policy(), limits=limits)
         self.requests: dict[int, Request] = {}
         self.cut: dict[int, int] = {}
+        self.spoils = 0
 
     @rule(
         prefix=st.integers(0, 20),
@@ -83,6 +84,12 @@ class Requests(RuleBasedStateMachine):
             assert outcome is not None
             self.rig.note([outcome])
 
+    @rule(number=st.integers(0, 1000))
+    def spoil(self, number: int) -> None:
+        """A page of the cache holds NaN from now on."""
+        self.rig.worker.spoil(number)
+        self.spoils += 1
+
     def _alive(self) -> list[Request]:
         return [one for one in self.requests.values() if one.status is not Status.FINISHED]
 
@@ -99,10 +106,12 @@ class Requests(RuleBasedStateMachine):
                 self.rig.tokens(request.id),
                 fake_tokens.expected_output(request, self.rig.scheduler.longest),
             )
-            if last.finish is FinishReason.ABORT or request.id in self.cut:
+            assert last.finish is not FinishReason.ERROR or self.spoils
+            if last.finish in (FinishReason.ABORT, FinishReason.ERROR) or request.id in self.cut:
                 assert told == expected[: len(told)]
             else:
                 assert told == expected
+        self.rig.ask_failed_again(tuple(self.requests.values()), self.spoils)
         assert self.rig.kv.usage == 0
         assert self.rig.kv.unreserved == self.rig.kv.num_blocks
 

@@ -19,6 +19,7 @@ from lsv.testing.fakes import tokens as fake_tokens
 from lsv.testing.fakes.requests import GivenGroup, make_request
 from lsv.testing.fakes.rig import FULL, Rig
 from lsv.testing.fakes.tiers import FakeKeeper
+from lsv.testing.fakes.worker import NOT_FINITE
 
 WINDOWED = (
     KVGroup(0, "full", (0,), 1),
@@ -263,6 +264,52 @@ def test_what_was_forgotten_before_it_was_saved_is_saved_when_it_is_computed_aga
     assert len(keeper.contents) == 7
 
 
+@pytest.mark.parametrize("groups", GROUPS)
+def test_what_another_engine_revokes_is_forgotten_everywhere(groups):
+    keeper = FakeKeeper()
+    rig = Rig(groups=GROUPS[groups], cells=100, keeper=keeper)
+    cached(rig, 1)
+    request = make_request(2, PROMPT, sampling=SamplingParams(max_tokens=4))
+    names = rig.kv.names(request)
+    assert keeper.contents.keys() >= set(names)
+    rig.kv.revocations.note(names)
+    rig.plan()
+    assert rig.kv.missing(request) == names
+    assert not keeper.contents.keys() & set(names)
+    rig.run()
+    assert cached(rig, 3) == 0
+    assert cached(rig, 4) == 28, "what is computed anew counts"
+
+
+def test_others_hear_once_of_what_is_revoked():
+    """Two engines that fetch from each other would go on for ever."""
+    keeper, heard = FakeKeeper(), []
+    keeper.contents = {b"kept": (), b"kept, too": ()}
+    tiers = Tiers(0, keeper, revoke=heard.extend)
+    tiers.save(b"on its way", (1,))
+    for _ in range(2):
+        tiers.revoke([b"kept", b"on its way", b"of the device alone"])
+    assert heard == [b"kept", b"on its way"]
+    assert tiers.take_revoked() == (b"kept", b"on its way")
+    assert not tiers.unsaved
+    tiers.save(b"kept", (1,))
+    tiers.revoke([b"kept"])
+    assert heard == [b"kept", b"on its way", b"kept"]
+
+
+def test_what_is_revoked_while_it_is_loaded_gets_no_name():
+    keeper = FakeKeeper()
+    cached(Rig(cells=0, keeper=keeper), 1)
+    rig = Rig(cells=0, keeper=keeper)
+    request = make_request(2, PROMPT, sampling=SamplingParams(max_tokens=4))
+    names = rig.kv.names(request)
+    arrive(rig, names)
+    rig.plan()
+    rig.kv.revocations.revoke(names[1:])
+    rig.settle()
+    assert rig.kv.missing(request) == names[1:]
+
+
 class Tiered(RuleBasedStateMachine):
     @initialize(
         groups=st.sampled_from(sorted(GROUPS)),
@@ -277,6 +324,7 @@ class Tiered(RuleBasedStateMachine):
         self.keeper = FakeKeeper() if keeps else None
         self.rig = Rig(groups=GROUPS[groups], num_blocks=blocks, cells=cells, keeper=self.keeper, limits=limits)
         self.requests: dict[int, Request] = {}
+        self.spoils = 0
 
     @rule(
         prefix=st.integers(0, 24),
@@ -318,6 +366,19 @@ class Tiered(RuleBasedStateMachine):
             for key in data.draw(st.lists(st.sampled_from(sorted(self.keeper.contents)), max_size=20)):
                 self.rig.kv.arrivals.note(key)
 
+    @rule(number=st.integers(0, 1000))
+    def spoil(self, number: int) -> None:
+        """A page of the cache holds NaN from now on, and so does what is copied from it."""
+        self.rig.worker.spoil(number)
+        self.spoils += 1
+
+    @rule(data=st.data())
+    def hear(self, data) -> None:
+        """Another engine revokes some of what is kept."""
+        if self.keeper is not None and self.keeper.contents:
+            keys = data.draw(st.lists(st.sampled_from(sorted(self.keeper.contents)), max_size=4))
+            self.rig.kv.revocations.note(keys)
+
     @rule()
     def forget(self) -> None:
         self.rig.scheduler.reset_prefix_cache()
@@ -329,8 +390,10 @@ class Tiered(RuleBasedStateMachine):
         for request in self.requests.values():
             told = self.rig.tokens(request.id)
             expected = fake_tokens.expected_output(request, self.rig.scheduler.longest)
-            aborted = self.rig.news[request.id][-1].finish is FinishReason.ABORT
-            assert told == (expected[: len(told)] if aborted else expected)
+            last = self.rig.news[request.id][-1]
+            cut = last.finish is FinishReason.ABORT or (last.error == NOT_FINITE and self.spoils)
+            assert told == (expected[: len(told)] if cut else expected)
+        self.rig.ask_failed_again(tuple(self.requests.values()), self.spoils)
         assert self.rig.kv.usage == 0
 
 

@@ -227,3 +227,13 @@ def test_a_checksum_covers_the_header_too(place: int) -> None:
     assert form.find_fault(bytes(header), identity, KEY, content, b"") is None
     header[place] ^= 1
     assert form.find_fault(bytes(header), identity, KEY, content, b"") is not None
+
+
+def test_what_is_removed_is_gone_until_it_is_put_anew(tmp_path):
+    files, other = open_files(tmp_path), open_files(tmp_path)
+    put(files, content=b"wrong")
+    files.remove(KEY)
+    files.remove(KEY)
+    assert not other.has(KEY)
+    put(files)
+    assert get(other) == CONTENT

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from lsv.kv.blocks import BlockPool
 from lsv.kv.tiers.records import Load
@@ -24,6 +24,7 @@ class Arrivals:
         self._prefix = len(next(iter(widths)))
         self._queue: deque[bytes] = deque(maxlen=_MOST)
         self._loading: dict[bytes, int] = {}
+        self._revoked: set[bytes] = set()
 
     @property
     def blocks(self) -> Iterable[int]:
@@ -51,10 +52,16 @@ class Arrivals:
             loads.append(self._tiers.load(key, blocks))
         return loads
 
+    def revoke(self, keys: Collection[bytes]) -> None:
+        """These contents get no name once they are loaded."""
+        self._revoked.update(key for key in keys if key in self._loading)
+
     def settle(self, load: Load, *, there: bool) -> None:
         """A load is carried out, or could not be."""
         block = self._loading.pop(load.key)
-        if there:
+        if load.key in self._revoked:
+            self._revoked.discard(load.key)
+        elif there:
             self._pool.publish(block, load.key)
         else:
             self._tiers.lose(load.key)

@@ -39,6 +39,10 @@ class HostCells:
         self._held[key] = taken
         return taken
 
+    def forget(self, key: bytes) -> None:
+        """Hold a content no more, if it is held; its cells are free for others."""
+        self._free += reversed(self._held.pop(key, ()))
+
     def clear(self) -> None:
         """Hold nothing any more."""
         self._held.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from lsv.kv.tiers.cells import HostCells
@@ -37,16 +37,24 @@ class Tiers:
     """
 
     def __init__(
-        self, cells: int, keeper: Keeper | None = None, expect: Callable[[bytes], None] = lambda key: None
+        self,
+        cells: int,
+        keeper: Keeper | None = None,
+        expect: Callable[[bytes], None] = lambda key: None,
+        revoke: Callable[[Sequence[bytes]], None] = lambda keys: None,
     ) -> None:
-        """``cells`` is how many blocks host memory has room for; ``expect`` is told what the keeper is about to get."""
+        """``cells`` is how many blocks host memory has room for. ``expect`` is called with what the keeper is about to
+        get, ``revoke`` with what of it is wrong.
+        """
         self._cells = HostCells(cells)
         self._keeper = keeper
-        self._expect = expect
+        self._expect, self._revoke = expect, revoke
         self._given: OrderedDict[bytes, None] = OrderedDict()  # to the keeper, of late
         self._lost: OrderedDict[bytes, None] = OrderedDict()
         self.unsaved: list[Save] = []
         """What the next plan saves."""
+        self.unrevoked: list[bytes] = []
+        """What the next plan has the keeper remove."""
         self.queries = 0
         """Prompt tokens that the device did not hold, which were looked for, since the start."""
         self.hits = 0
@@ -56,6 +64,11 @@ class Tiers:
     def usage(self) -> float:
         """Share of host memory in use, 0 … 1."""
         return self._cells.usage
+
+    @property
+    def pending(self) -> bool:
+        """Whether the next plan has anything to copy or to remove."""
+        return bool(self.unsaved or self.unrevoked)
 
     def has(self, key: bytes) -> bool:
         """Whether a content is in host memory or can probably be had from the keeper."""
@@ -87,6 +100,29 @@ class Tiers:
     def load(self, key: bytes, blocks: Sequence[int]) -> Load:
         """A content that ``has`` has found is to be copied to ``blocks``, by the plan that is being made."""
         return Load(key, tuple(blocks), -1, self._cells.touch(key))
+
+    def revoke(self, keys: Collection[bytes]) -> None:
+        """Contents are not what their names say: forget them, wherever they are kept or on their way to.
+
+        The keeper removes them by the next plan, after what it was given before. Other engines hear of those that the
+        keeper may have, so two engines that fetch from each other do not go on revoking the same.
+        """
+        self.unsaved = [save for save in self.unsaved if save.key not in keys]
+        for key in keys:
+            self._cells.forget(key)
+        if self._keeper is None:
+            return
+        kept = [key for key in keys if key in self._given or (key not in self._lost and self._keeper.has(key))]
+        for key in keys:
+            self.lose(key)
+        self.unrevoked += kept
+        if kept:
+            self._revoke(kept)
+
+    def take_revoked(self) -> tuple[bytes, ...]:
+        """What the keeper removes by the plan that is being made."""
+        keys, self.unrevoked = tuple(self.unrevoked), []
+        return keys
 
     def take_saves(self) -> tuple[Save, ...]:
         """What is saved by the plan that is being made."""

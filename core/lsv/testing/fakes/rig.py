@@ -18,7 +18,7 @@ from lsv.scheduler.scheduler import Scheduler
 from lsv.testing.fakes.clock import FakeClock
 from lsv.testing.fakes.requests import GivenGroup, make_request
 from lsv.testing.fakes.tiers import FakeKeeper
-from lsv.testing.fakes.worker import Draft, FakeWorker
+from lsv.testing.fakes.worker import NOT_FINITE, Draft, FakeWorker
 
 FULL = (KVGroup(0, "full", (0,), 1),)
 
@@ -71,8 +71,16 @@ class Rig:
         """Take in the oldest result in flight."""
         plan = self._in_flight.popleft()
         outcomes = self.scheduler.settle(plan, self.worker.collect(0.0), self.clock())
+        self._check_revoked(outcomes)
         self.note(outcomes)
         return outcomes
+
+    def _check_revoked(self, outcomes: Sequence[Outcome]) -> None:
+        """Whatever a failed row has read or written, nobody finds it any more."""
+        for request in [one.request for one in outcomes if one.error == NOT_FINITE]:
+            ids, sampling = (*request.prompt, *request.output, 0), SamplingParams()
+            whole = make_request(0, ids, sampling=sampling, salt=request.salt, media=request.media)
+            assert self.kv.missing(whole) == self.kv.names(whole), f"blocks of request {request.id} can still be found"
 
     def note(self, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
@@ -94,6 +102,20 @@ class Rig:
             if not self._in_flight and not self.scheduler.has_work:
                 return
         raise AssertionError(f"not finished after {most} steps: {self.scheduler.counts}")
+
+    def ask_failed_again(self, requests: Sequence[Request], spoilt: int) -> None:
+        """Each of so many ``spoilt`` contents fails one more request at most: by then it is forgotten."""
+        failed = [one for one in requests if self.news[one.id][-1].error == NOT_FINITE]
+        id = max((one.id for one in requests), default=0)
+        for request in failed:
+            for _ in range(spoilt + 1):
+                id += 1
+                self.ask(id, request.prompt, 2)
+                self.run()
+                if self.news[id][-1].error is None:
+                    break
+            else:
+                raise AssertionError(f"request {request.id} fails whenever it is asked again")
 
     def tokens(self, id: int) -> list[int]:
         """All tokens that were reported for a request."""

@@ -47,6 +47,9 @@ class FakeCopies:
         self, plan: StepPlan, slots: Mapping[int, Reader], own: Callable[[int, int, int], list[int | None]]
     ) -> tuple[int, ...]:
         """Which loads failed; ``own`` gives the content of a block of a group that the request of a stay may write."""
+        for key in plan.revoke:
+            assert self._keeper is not None, "nobody keeps it"
+            self._keeper.contents.pop(key, None)
         for save in plan.saves:
             contents = tuple(map(self._read, save.blocks))
             self._cells.update(zip(save.cells, contents, strict=bool(save.cells)))

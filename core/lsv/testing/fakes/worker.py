@@ -21,6 +21,10 @@ from lsv.testing.fakes.tiers import FakeCopies, FakeKeeper
 
 BROKEN = "the picture could not be encoded"
 """Why the rows of a request fail whose media did."""
+NOT_FINITE = "its numbers are not finite"
+"""Why the rows of a request fail that have read what was spoilt."""
+SPOILT = -1
+"""What stands in a position of a block whose content is not what was written there."""
 
 Row = tuple[FakeSlot, int, int, bool]
 """Slot, start, count, wants_logits. The slot knows how many of its tokens are drafts."""
@@ -104,6 +108,13 @@ class FakeWorker:
                 lost=lost,
             )
         )
+
+    def spoil(self, number: int) -> None:
+        """The content of some block goes wrong: rows that read it fail, and so do those that read what these write."""
+        held = [content for contents in self._content for _, content in sorted(contents.items()) if any(content)]
+        if held:
+            chosen = held[number % len(held)]
+            chosen[:] = [None if one is None else SPOILT for one in chosen]
 
     def collect(self, timeout: float) -> StepResult:
         self._named.popleft()
@@ -213,7 +224,7 @@ class FakeWorker:
         ]
 
     def _check_step(self, plan: StepPlan, rows: Sequence[Row]) -> None:
-        done = rows or plan.encode or plan.saves or plan.loads or plan.begin
+        done = rows or plan.encode or plan.saves or plan.loads or plan.revoke or plan.begin
         assert done or self._steps_along, "an empty step"
         if not rows:
             expected = Kind.ENCODE if plan.encode else Kind.IDLE
@@ -259,6 +270,9 @@ class FakeWorker:
             last = min((index + 1) * self._block_size, start)
             content = self._content[group.index].get(table[index], [])
             found = content[first % self._block_size : (last - 1) % self._block_size + 1]
+            if SPOILT in found:
+                slot.fault = NOT_FINITE
+                return
             assert found == slot.states[first:last], f"block {table[index]} does not hold the prefix"
 
     def _write(self, row: Row, named: dict[int, set[int]]) -> None:
@@ -273,7 +287,7 @@ class FakeWorker:
                 continue
             for position in range(start, start + count):
                 content = self._own(group.index, table[position // size], slot.stay, named)
-                content[position % size] = None if slot.fault is not None else states[position]
+                content[position % size] = _written(slot, states, position)
             for block in table[_first_seen(group, start) // size : -(-(start + count) // size)]:
                 named.setdefault(block, set()).add(slot.stay)
         slot.computed = start + count
@@ -292,7 +306,7 @@ class FakeWorker:
         for position, block in targets.items():
             content = self._own(group.index, block, slot.stay, named)
             content[:] = [None] * size
-            content[position % size] = None if slot.fault is not None else slot.expected[position]
+            content[position % size] = _written(slot, slot.expected, position)
         for block in (*table[max(0, start - 1) // size : -(-end // size)], *drafted):
             if block != NULL_BLOCK:
                 named.setdefault(block, set()).add(slot.stay)
@@ -307,6 +321,13 @@ class FakeWorker:
             if other != group:
                 content.pop(block, None)
         return self._content[group].setdefault(block, [None] * self._block_size)
+
+
+def _written(slot: FakeSlot, states: Sequence[int], position: int) -> int | None:
+    """What a slot's row writes to the cache for a token: nothing that means anything where it has failed."""
+    if slot.fault is None:
+        return states[position]
+    return SPOILT if slot.fault == NOT_FINITE else None
 
 
 def _first_seen(group: KVGroup, position: int) -> int:
@@ -349,6 +370,7 @@ def _results(plan: StepPlan, rows: Sequence[Row], allowed: Mapping[int, list[set
         prompt_logprobs=prompt_logprobs,
         vectors=vectors,
         failed=failed,
+        distrusted=tuple(row for row, why in failed.items() if why == NOT_FINITE),
     )
 
 

@@ -60,6 +60,8 @@ class BlockMover:
 
     def carry_out(self, plan: StepPlan, memory: Sequence[Tensor]) -> tuple[int, ...]:
         """Which of the plan's loads failed, on any rank. ``memory`` is all of the cache, uint8 [pages, bytes] each."""
+        if plan.revoke and self._writer is not None:
+            self._writer.remove(plan.revoke)
         page = sum(part.shape[1] for part in memory)
         host = self._host = self._host or HostMemory(page, pinned=self._device.pinned)
         for saves in _batches(plan.saves, page):

@@ -24,12 +24,13 @@ _LAST_SECONDS = 10.0
 class _Batch(NamedTuple):
     keys: Sequence[bytes]
     contents: Sequence[Tensor]
+    """One for each of the keys, which are put; none for keys to remove."""
     size: int
     there: Event | None
 
 
 class Writer:
-    """A thread that puts. Where contents come faster than they can be put, they are dropped."""
+    """A thread that puts and removes. Where contents come faster than they can be put, they are dropped."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -53,6 +54,10 @@ class Writer:
             self._dropped = True
             _log.warning("the KV cache is computed faster than it can be kept: some of it will be computed again")
 
+    def remove(self, keys: Sequence[bytes]) -> None:
+        """Keep contents no more, once those are kept that were given before."""
+        self._queue.put(_Batch(keys, (), 0, None))
+
     def flush(self) -> None:
         """Wait until all that was given is kept; for tests."""
         done = threading.Event()
@@ -66,13 +71,20 @@ class Writer:
         self._thread.join(_LAST_SECONDS)
         self._closing = True
 
+    def _handle(self, batch: _Batch) -> None:
+        if not batch.contents:
+            for key in batch.keys:
+                self._transport.remove(key)
+            return
+        for key, content in zip(batch.keys, batch.contents, strict=True):
+            self._transport.put(key, content.numpy().reshape(-1).data)
+
     def _run(self) -> None:
         while (batch := self._queue.get()) is not None and not self._closing:
             try:
                 if batch.there is not None:
                     batch.there.synchronize()
-                for key, content in zip(batch.keys, batch.contents, strict=True):
-                    self._transport.put(key, content.numpy().reshape(-1).data)
+                self._handle(batch)
             except Exception:
                 _log.exception("a part of the KV cache could not be kept")
             with self._lock:
