@@ -30,7 +30,7 @@ def make_cache(config: EngineConfig, fit: Fit, exchange: Exchange | None = None)
         block_size=fit.block_size,
     )
     groups = tuple(msgspec.convert(group, KVGroup) for group in fit.groups)
-    return KVManager(
+    kv = KVManager(
         groups,
         fit.num_blocks,
         fit.block_size,
@@ -38,6 +38,9 @@ def make_cache(config: EngineConfig, fit: Fit, exchange: Exchange | None = None)
         prefix_caching=config.prefix_caching,
         tiers=None if config.offload is None else _make_tiers(config, config.offload, fit, exchange),
     )
+    if exchange is not None:
+        exchange.follow(kv.revocations.note)
+    return kv
 
 
 def _place_weights(config: EngineConfig) -> str:
@@ -76,4 +79,6 @@ def _make_tiers(config: EngineConfig, offload: Offload, fit: Fit, exchange: Exch
     transport = None if offload.transport is None else make_transport(config, load(config.plugins).catalog)
     keeper = None if transport is None else Lookups(transport)
     cells = offload.host_bytes // config.topology.ranks // block
-    return Tiers(cells, keeper) if exchange is None else Tiers(cells, keeper, exchange.expect)
+    if exchange is None:
+        return Tiers(cells, keeper)
+    return Tiers(cells, keeper, exchange.expect, exchange.revoke)

@@ -48,6 +48,15 @@ class Exchange(ABC):
     def withdraw(self, keys: Sequence[bytes]) -> None:
         """That request has ended: what of its promise is not expected by now does not come."""
 
+    def revoke(self, keys: Sequence[bytes]) -> None:
+        """Contents that were put, or are about to be, are wrong: nobody gets them, and those who have hear of it.
+
+        Quick; called by the engine's thread. A content that is expected later counts again.
+        """
+
+    def follow(self, note: Callable[[Sequence[bytes]], None]) -> None:
+        """Call ``note``, in any thread, with contents that came from another engine and that it has revoked since."""
+
     @abstractmethod
     def expect(self, key: bytes) -> None:
         """Workers are about to put a content: who asks for it meanwhile waits."""

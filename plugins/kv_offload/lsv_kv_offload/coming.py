@@ -46,6 +46,13 @@ class Coming:
                 self._until.popitem(last=False)
             self._tell((key,))
 
+    def give_up(self, keys: Sequence[bytes]) -> None:
+        """What workers were to put is wrong: nobody waits for it."""
+        with self._lock:
+            for key in keys:
+                self._until.pop(key, None)
+            self._tell(keys)
+
     def wait(self, key: bytes, seconds: float, pending: float) -> bool:
         """Wait for news of a content that is in no file, but not for longer than that; False where it does not come.
 

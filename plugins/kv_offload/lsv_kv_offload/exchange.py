@@ -12,6 +12,7 @@ from lsv.settings.cluster_key import read_cluster_key
 from lsv.transports.exchange import Exchange, Seat, TransferFailed
 from lsv_kv_offload import form
 from lsv_kv_offload.files import FileTransport
+from lsv_kv_offload.notices import Watches
 from lsv_kv_offload.producers import Producers
 from lsv_kv_offload.server import Server
 from lsv_kv_offload.wire import OTHER, Ask, Line
@@ -27,6 +28,8 @@ class FileExchange(Exchange):
         self._identity, self._secret = bytes.fromhex(seat.site.identity), read_cluster_key()
         self._server = Server(seat, self._parts) if seat.transfers.produces else None
         self._producers = Producers(seat.secret)
+        ask = Ask(seat.site.identity, seat.ranks, (), seat.transfers.timeout, pending=True, watches=True)
+        self._watches = Watches(self._producers, ask)
 
     def promise(self, keys: Sequence[bytes]) -> None:
         if self._server is not None:
@@ -36,14 +39,24 @@ class FileExchange(Exchange):
         if self._server is not None:
             self._server.coming.withdraw(keys)
 
+    def revoke(self, keys: Sequence[bytes]) -> None:
+        if self._server is not None:
+            self._server.coming.give_up(keys)
+            self._server.notices.add(keys)
+
+    def follow(self, note: Callable[[Sequence[bytes]], None]) -> None:
+        self._watches.follow(note)
+
     def expect(self, key: bytes) -> None:
         if self._server is not None:
+            self._server.notices.renew(key)
             self._server.coming.expect(key)
 
     def fetch(self, peer: str, keys: Sequence[bytes], until: float | None, came: Callable[[bytes], None]) -> int:
         wanted = tuple(key for key in keys if not all(part.has(key) for part in self._parts))
         if not wanted:
             return 0
+        self._watches.begin(peer)
         silence = self.seat.transfers.timeout
         with self._producers.call(peer, until, silence) as line:
             seconds = silence if until is None else until - time.monotonic()
@@ -55,6 +68,7 @@ class FileExchange(Exchange):
             return received
 
     def close(self) -> None:
+        self._watches.close()
         self._producers.close()
         if self._server is not None:
             self._server.close()

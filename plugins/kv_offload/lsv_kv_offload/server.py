@@ -16,6 +16,7 @@ from lsv.transports.exchange import Seat, join_address
 from lsv_kv_offload import nearby
 from lsv_kv_offload.coming import PATIENCE, Coming
 from lsv_kv_offload.files import FileTransport
+from lsv_kv_offload.notices import Notices
 from lsv_kv_offload.wire import BUSY, OTHER, Late, Line
 
 _log = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ class Server:
         taken.
         """
         self._seat, self._parts = seat, parts
-        self.coming = Coming()
+        self.coming, self.notices = Coming(), Notices()
         self._slots = threading.BoundedSemaphore(_MOST)
         self._closing = False
         self._told: set[str] = set()
@@ -80,6 +81,7 @@ class Server:
     def close(self) -> None:
         self._closing = True
         self.coming.close()
+        self.notices.close()
         for door in self._doors:
             door.close()
 
@@ -121,16 +123,26 @@ class Server:
         if ask.identity != self._seat.site.identity or ask.ranks != self._seat.ranks:
             line.send_size(OTHER)
             return
+        if ask.watches:
+            self._watch(line)
         for key in ask.keys:
             for part in self._parts:
                 if not self._send(line, part, key, pending):
                     line.send_size(0)
                     return
 
+    def _watch(self, line: Line) -> None:
+        """Say what is revoked, until the other end or this one goes."""
+        seen, waiting = 0, Sign(line)
+        while not self._closing:
+            keys, seen = self.notices.wait(seen, waiting.give())
+            if keys:
+                line.send_notice(keys)
+
     def _send(self, line: Line, part: FileTransport, key: bytes, pending: float) -> bool:
         """Send the file of a content, if there is one or will be; until ``pending`` it may still be promised."""
         waiting = Sign(line)
-        while (descriptor := part.open(key)) is None:
+        while (descriptor := None if key in self.notices else part.open(key)) is None:
             if self._closing or not self.coming.wait(key, waiting.give(), pending):
                 return False
         with os.fdopen(descriptor, "rb") as file:

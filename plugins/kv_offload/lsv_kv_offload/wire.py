@@ -9,6 +9,10 @@
 A length of 0 ends it: that content is not there. ``OTHER`` ends it where contents are of another form altogether.
 ``BUSY`` says that the next one is still being computed. On one machine a length comes with a descriptor of the file,
 and nothing follows it. All numbers are little endian. Nothing is encrypted.
+
+To a consumer that watches, the producer says for as long as both are there:
+    producer    8 bytes     how long the notice is, or ``BUSY`` as a sign of life
+                …           names of contents that are revoked, in msgpack
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import math
 import os
 import socket
 import time
+from collections.abc import Sequence
 from typing import BinaryIO
 
 import msgspec
@@ -42,6 +47,8 @@ class Ask(msgspec.Struct, frozen=True):
     """How long it waits for all of them, or where they are pending for a word."""
     pending: bool
     """Whether they are still being computed, or about to be."""
+    watches: bool = False
+    """Whether it wants no contents, but to hear of those that are revoked."""
 
 
 class Late(Exception):
@@ -77,6 +84,21 @@ class Line:
 
     def send_size(self, size: int) -> None:
         self.send(size.to_bytes(8, "little"))
+
+    def send_notice(self, keys: Sequence[bytes]) -> None:
+        packed = msgspec.msgpack.encode(keys)
+        self.send(len(packed).to_bytes(8, "little") + packed)
+
+    def read_notice(self) -> list[bytes]:
+        """Contents that are revoked. Raises ``ValueError`` where something else is said."""
+        while (size := int.from_bytes(self.read(bytearray(8)), "little")) == BUSY:
+            pass
+        if not 0 < size <= _MOST_ASKED:
+            raise ValueError(f"a notice of {size} bytes")
+        try:
+            return msgspec.msgpack.decode(self.read(bytearray(size)), type=list[bytes])
+        except msgspec.MsgspecError as fault:
+            raise ValueError(str(fault)) from None
 
     def send_file(self, file: BinaryIO) -> None:
         """A whole file, or where both ends are near the file itself."""

@@ -21,7 +21,7 @@ from lsv.processes.nodes.handshake import FETCHING, JOINING, introduce
 from lsv.processes.ports import free_port
 from lsv.transports import Site
 from lsv.transports.exchange import Seat, TransferFailed, join_address
-from lsv_kv_offload import coming, files, form, nearby, producers, server, wire
+from lsv_kv_offload import coming, files, form, nearby, notices, producers, server, wire
 from lsv_kv_offload.exchange import FileExchange
 from lsv_kv_offload.files import FileTransport
 
@@ -448,3 +448,39 @@ def test_strangers_are_cut_off(open_exchange, port, monkeypatch):
 def test_a_port_that_is_taken_is_told_of(open_exchange, port):
     with socket.create_server(("127.0.0.1", port)), pytest.raises(ConfigError, match="can't be listened at"):
         open_exchange("p", port=port)
+
+
+def test_consumers_hear_of_contents_that_are_revoked(open_exchange, port):
+    producer, consumer = open_exchange("p", port=port), open_exchange("c")
+    keep(producer, *KEYS)
+    producer.revoke(KEYS[:1])
+    heard: list[bytes] = []
+    consumer.follow(heard.extend)
+    fetch(consumer, port, *KEYS[1:4])
+    wait_until(lambda: heard == KEYS[:1])
+    producer.revoke(KEYS[1:3])
+    wait_until(lambda: heard == KEYS[:3])
+
+
+def test_a_content_that_is_revoked_is_not_handed_on_until_it_is_put_anew(open_exchange, port):
+    producer, consumer = open_exchange("p", port=port), open_exchange("c")
+    keep(producer, *KEYS[:2])
+    producer.revoke(KEYS[:1])
+    with pytest.raises(TransferFailed, match="does not have all of the prompt"):
+        fetch(consumer, port, KEYS[0])
+    producer.expect(KEYS[0])
+    assert fetch(consumer, port, *KEYS[:2])
+
+
+def test_a_consumer_hears_of_what_was_revoked_while_the_connection_was_down(open_exchange, port, monkeypatch):
+    monkeypatch.setattr(notices, "_REST_SECONDS", 0.01)
+    monkeypatch.setattr(producers, "_REST_SECONDS", 0.01)
+    producer, consumer = open_exchange("p", port=port), open_exchange("c")
+    keep(producer, *KEYS)
+    heard: list[bytes] = []
+    consumer.follow(heard.extend)
+    fetch(consumer, port, KEYS[0])
+    producer.close()
+    again = open_exchange("p", port=port)
+    again.revoke(KEYS[:1])
+    wait_until(lambda: heard == KEYS[:1])
