@@ -39,6 +39,10 @@ class Draftable:
     """How its tokens are chosen: a ``lsv.nn.sampling.CHOICE``. A token is verified with the random number of its place,
     which is the number of tokens before it; who draws with the same number agrees more often.
     """
+    salt: bytes = b""
+    """Its tenant's. What is kept of a sequence beyond its end is for sequences with the same salt alone, since clients
+    see by their counts which drafts were right.
+    """
     state: Tensor | None = None
     """[hidden]: the model's normed state that the last token was sampled from, for a drafter that reads states."""
 

@@ -57,6 +57,8 @@ class Begin(msgspec.Struct, frozen=True):
     """Where the prompt's tokens are along several rotary axes; None if that is their index."""
     second: int = 0
     """Where the second of two texts begins; 0 for a single text."""
+    salt: bytes = b""
+    """Its tenant's: whatever the worker keeps of it beyond its end is for requests with the same salt alone."""
 
 
 class Rows(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -212,4 +212,5 @@ def _begin(slot: int, request: Request, adapter: int | None) -> Begin:
         media=request.media,
         positions=request.positions,
         second=request.second,
+        salt=request.spec.salt,
     )

@@ -270,7 +270,8 @@ class ResultBuilder:
             if propose and propose[row] and row in self.tokens:
                 state = None if self.states is None else self.states[first + len(self.tokens[row]) - 1]
                 drafting.append((row, slot))
-                asked.append(Draftable(slot.drafting, slot.ids, slot.prompt, propose[row], slot.choice, state))
+                most, salt = propose[row], slot.begin.salt
+                asked.append(Draftable(slot.drafting, slot.ids, slot.prompt, most, slot.choice, salt, state))
             first += verified + 1
         if self.drafter is None or not drafting:
             return

@@ -1,13 +1,15 @@
-"""Suffix lookup: what followed the last tokens of a sequence before, in it or in answers to others.
+"""Suffix lookup: what followed the last tokens of a sequence before, in it or in other answers to its tenant.
 
 Oliaro et al., "SuffixDecoding" (2024). Servers that are asked alike, by programs above all, answer alike. Of past
-answers all suffixes are kept in one index, as far as there is room: the oldest half goes when it is full.
+answers all suffixes are kept in an index for each salt, as far as there is room: the oldest half goes when it is full.
+Whether a draft was right shows in a client's counts and in the rhythm of its stream, so what other tenants were
+answered must not be drafted.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lsv.config import Drafts
@@ -33,35 +35,78 @@ class SuffixDrafter(Drafter):
         self._depth = _read_count(drafts.options, "suffix_decoding_max_tree_depth", _DEPTH, low=_SHORTEST)
         requests = _read_count(drafts.options, "suffix_decoding_max_cached_requests", _REQUESTS, low=0)
         self._least = _read_share(drafts.options, "suffix_decoding_min_token_prob", _LEAST)
-        self._past = Past(self._depth, requests, _MOST_TOKENS)
+        self._pasts = Pasts(self._depth, requests, _MOST_TOKENS)
 
     def propose(self, sequences: Sequence[Draftable]) -> list[list[int]]:
         return [self._follow(one) for one in sequences]
 
     def _follow(self, one: Draftable) -> list[int]:
         if _INDEX not in one.memory:
-            one.memory[_INDEX] = one.prompt, NgramIndex(_SHORTEST, self._depth)
-        own: NgramIndex = one.memory[_INDEX][1]
+            one.memory[_INDEX] = one.salt, one.prompt, NgramIndex(_SHORTEST, self._depth)
+        own: NgramIndex = one.memory[_INDEX][2]
         own.extend(one.ids[len(own) :].tolist())
-        return agree(self._past.find(own), one.most, self._least)
+        return agree(self._pasts.find(one.salt, own), one.most, self._least)
 
     def end(self, memory: dict[str, Any]) -> None:
         if _INDEX in memory:
-            prompt, own = memory.pop(_INDEX)
-            self._past.add(own.tokens[max(0, prompt - _LED_BY) :])
+            salt, prompt, own = memory.pop(_INDEX)
+            self._pasts.add(salt, own.tokens[max(0, prompt - _LED_BY) :])
 
 
 Places = list[tuple[Sequence[int], int]]
 """Token lists, and places in them."""
 
 
+class Pasts:
+    """The past answers of each tenant, by its salt: at most so many, of so many tokens, for all of them together. Where
+    there are more, all answers of the tenant go that was answered least recently.
+    """
+
+    def __init__(self, depth: int, requests: int, tokens: int) -> None:
+        self._depth, self._requests, self._tokens = depth, requests, tokens
+        self._by_salt: OrderedDict[bytes, Past] = OrderedDict()
+        self._answers = self._size = 0
+
+    def __len__(self) -> int:
+        """Tokens that are kept."""
+        return self._size
+
+    def add(self, salt: bytes, answer: Sequence[int]) -> None:
+        past = self._by_salt.get(salt)
+        if past is None:
+            past = self._by_salt[salt] = Past(self._depth, self._requests, self._tokens)
+        self._by_salt.move_to_end(salt)
+        self._answers, self._size = self._answers - past.answers, self._size - len(past)
+        past.add(answer)
+        self._answers, self._size = self._answers + past.answers, self._size + len(past)
+        while len(self._by_salt) > 1 and (self._answers > self._requests or self._size > self._tokens):
+            _, oldest = self._by_salt.popitem(last=False)
+            self._answers, self._size = self._answers - oldest.answers, self._size - len(oldest)
+
+    def find(self, salt: bytes, own: NgramIndex) -> Places:
+        """Where the longest run of the last tokens came before: in the sequence itself, and in its tenant's answers."""
+        past = self._by_salt.get(salt)
+        return find_longest(own, () if past is None else past.indices)
+
+
 class Past:
-    """Past answers: at most so many, of so many tokens in all, looked through to a depth."""
+    """Past answers of one tenant: at most so many, of so many tokens in all, looked through to a depth."""
 
     def __init__(self, depth: int, requests: int, tokens: int) -> None:
         self._depth, self._requests, self._tokens = depth, requests // 2, tokens // 2
         self._older = self._newer = NgramIndex(_SHORTEST, depth)
         self._added = 0
+        self._before = 0
+
+    @property
+    def answers(self) -> int:
+        """How many are kept."""
+        return self._added + self._before
+
+    @property
+    def indices(self) -> tuple[NgramIndex, ...]:
+        """What they are found by, the newer ones first."""
+        return (self._newer,) if self._older is self._newer else (self._newer, self._older)
 
     def __len__(self) -> int:
         return len(self._newer) + (0 if self._older is self._newer else len(self._older))
@@ -70,21 +115,23 @@ class Past:
         if not self._requests or len(answer) > self._tokens:
             return
         if self._added == self._requests or len(self._newer) + len(answer) >= self._tokens:
-            self._older, self._newer, self._added = self._newer, NgramIndex(_SHORTEST, self._depth), 0
+            self._older, self._newer = self._newer, NgramIndex(_SHORTEST, self._depth)
+            self._before, self._added = self._added, 0
         self._newer.extend((*answer, _BORDER))
         self._added += 1
 
-    def find(self, own: NgramIndex) -> Places:
-        """Where the longest run of the last tokens came before: in the sequence itself, and in past answers."""
-        found: Places = []
-        longest = 0
-        for index in {id(one): one for one in (own, self._newer, self._older)}.values():
-            for place, length in index.runs(own.tokens):
-                if length > longest:
-                    found, longest = [], length
-                if length == longest:
-                    found.append((index.tokens, place))
-        return found
+
+def find_longest(own: NgramIndex, others: Iterable[NgramIndex]) -> Places:
+    """Where the longest run of the last tokens of ``own`` came before, in it and in others."""
+    found: Places = []
+    longest = 0
+    for index in (own, *others):
+        for place, length in index.runs(own.tokens):
+            if length > longest:
+                found, longest = [], length
+            if length == longest:
+                found.append((index.tokens, place))
+    return found
 
 
 def agree(places: Places, most: int, least: float) -> list[int]:

@@ -10,20 +10,22 @@ import pytest
 from lsv.config import Drafts
 from lsv.drafts.drafter import Draftable
 from lsv.errors import ConfigError
-from lsv_drafters.suffix import Past, SuffixDrafter, agree
+from lsv_drafters.suffix import Past, Pasts, SuffixDrafter, agree
 
 
 def drafter(**options: Any) -> SuffixDrafter:
     return SuffixDrafter(Drafts(drafter="suffix", most=4, options=options))
 
 
-def ask(asked: SuffixDrafter, ids: list[int], prompt: int = 1, most: int = 4) -> tuple[list[int], dict[str, Any]]:
+def ask(
+    asked: SuffixDrafter, ids: list[int], prompt: int = 1, most: int = 4, salt: bytes = b""
+) -> tuple[list[int], dict[str, Any]]:
     memory: dict[str, Any] = {}
-    return asked.propose([Draftable(memory, np.array(ids, np.int32), prompt, most)])[0], memory
+    return asked.propose([Draftable(memory, np.array(ids, np.int32), prompt, most, salt=salt)])[0], memory
 
 
-def answer(asked: SuffixDrafter, ids: list[int]) -> None:
-    asked.end(ask(asked, ids)[1])
+def answer(asked: SuffixDrafter, ids: list[int], salt: bytes = b"") -> None:
+    asked.end(ask(asked, ids, salt=salt)[1])
 
 
 def test_answers_to_others_are_looked_through() -> None:
@@ -70,3 +72,23 @@ def test_the_oldest_answers_are_forgotten() -> None:
 def test_what_is_no_number_is_refused(value: Any) -> None:
     with pytest.raises(ConfigError, match="suffix_decoding_min_token_prob"):
         drafter(suffix_decoding_min_token_prob=value)
+
+
+def test_answers_to_other_tenants_are_not_looked_through() -> None:
+    asked = drafter()
+    answer(asked, [1, 4, 5, 6, 7, 8, 9], salt=b"a")
+    for other in (b"", b"b"):
+        assert ask(asked, [9, 5, 6], salt=other)[0] == []
+    answer(asked, [1, 4, 5, 6, 3], salt=b"b")
+    assert ask(asked, [9, 5, 6], salt=b"a")[0] == [7, 8, 9]
+    assert ask(asked, [9, 5, 6], salt=b"b")[0] == [3]
+
+
+@pytest.mark.parametrize(("requests", "tokens"), [(10, 1000), (1000, 64)], ids=["answers", "tokens"])
+def test_tenants_share_one_bound(requests: int, tokens: int) -> None:
+    """A client that invents a salt for each request takes no more than one that does not."""
+    pasts = Pasts(8, requests, tokens)
+    for number in range(200):
+        pasts.add(b"%d" % number, range(7))
+        assert len(pasts) <= min(tokens, 8 * requests)
+    assert len(pasts) > 0
