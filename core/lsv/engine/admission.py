@@ -300,7 +300,7 @@ def make_submit(id: int, request: RequestSpec, tokenizer: Tokenizer) -> Submit:
     if params is None:
         return Submit(id=id, spec=request)
     stop_ids = tuple(dict.fromkeys([*(() if params.ignore_eos else tokenizer.eos_ids), *params.stop_token_ids]))
-    bad_words = encode_bad_words(params.bad_words, tokenizer)
+    bad_words = encode_bad_words(params.bad_words, tokenizer, request.salt)
     _check_choice(params, stop_ids, bad_words)
     return Submit(id=id, spec=request, stop_ids=stop_ids, bad_words=bad_words)
 
@@ -315,10 +315,11 @@ def _check_choice(params: SamplingParams, stop_ids: Iterable[int], bad_words: It
 
 
 @lru_cache(maxsize=64)  # all prompts of a body ask for the same words, and each of them is admitted
-def encode_bad_words(words: tuple[str, ...], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+def encode_bad_words(words: tuple[str, ...], tokenizer: Tokenizer, salt: bytes = b"") -> tuple[tuple[int, ...], ...]:
     """Token sequences of each word, as it stands at the beginning of a text and after a space.
 
-    Raises ``BadRequest`` for more than ``MAX_BAD_WORDS_TOKENS`` in all.
+    They are remembered for each ``salt``, since a long list takes a time that clients can measure. Raises
+    ``BadRequest`` for more than ``MAX_BAD_WORDS_TOKENS`` in all.
     """
     encoded = (
         tuple(tokenizer.encode(spelling, add_special_tokens=False))

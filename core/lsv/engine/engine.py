@@ -306,7 +306,7 @@ class Engine(Generic[Owner]):
             return
         if self._guide is None:
             raise BadRequest("structured_outputs: this engine has no grammars", param="structured_outputs")
-        if not self._guide.open(group.id, params.structured_outputs):
+        if not self._guide.open(group.id, params.structured_outputs, group.spec.salt):
             group.needs.add("grammar")
 
     def _take_grammars(self) -> None:

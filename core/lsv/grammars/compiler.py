@@ -45,6 +45,10 @@ class Pending:
         self.future = future
 
 
+_Name = tuple[bytes, Asked]
+"""The salt of a tenant, and what was asked for."""
+
+
 class GrammarCompiler:
     """Compiles what requests ask for, each thing once, with the back ends that plugins offer."""
 
@@ -55,18 +59,22 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._vocabulary: Vocabulary | None = None
         self._backends: dict[str, GrammarBackend] = {}
-        self._known: OrderedDict[Asked, Compiled | Pending] = OrderedDict()
-        self._firsts: dict[Asked, masks.Mask] = {}
+        self._known: OrderedDict[_Name, Compiled | Pending] = OrderedDict()
+        self._firsts: dict[_Name, masks.Mask] = {}
         self.vocab_size = 0
         """The width of a row of logits; known once the model is loaded."""
 
-    def find(self, asked: Asked) -> Compiled | None:
-        """The grammar, or why there is none; None while it is being compiled, which begins here."""
-        known = self._known.get(asked)
+    def find(self, asked: Asked, salt: bytes = b"") -> Compiled | None:
+        """The grammar, or why there is none; None while it is being compiled, which begins here.
+
+        Each ``salt`` has its own: a tenant does not see by the time it takes what others have asked for.
+        """
+        name = salt, asked
+        known = self._known.get(name)
         if known is None:
-            known = self._known[asked] = self._start(asked)
+            known = self._known[name] = self._start(name)
             self._forget_old()
-        self._known.move_to_end(asked)
+        self._known.move_to_end(name)
         if not isinstance(known, Pending):
             return known
         if known.future.done():
@@ -79,14 +87,14 @@ class GrammarCompiler:
         else:
             return None
         if isinstance(found, LsvError) and not isinstance(found, BadRequest):
-            del self._known[asked]  # no fault of what was asked: it may be had another time
+            del self._known[name]  # no fault of what was asked: it may be had another time
         else:
-            self._known[asked] = found
+            self._known[name] = found
         return found
 
-    def first(self, asked: Asked) -> masks.Mask | None:
+    def first(self, asked: Asked, salt: bytes) -> masks.Mask | None:
         """What answers of a compiled grammar may begin with; not to be changed."""
-        return self._firsts.get(asked)
+        return self._firsts.get((salt, asked))
 
     def wait(self, seconds: float) -> None:
         """Wait for a moment, as long as nothing has been compiled."""
@@ -107,16 +115,17 @@ class GrammarCompiler:
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _start(self, asked: Asked) -> Pending:
+    def _start(self, name: _Name) -> Pending:
         pending = Pending(Future())
 
         def work() -> None:
-            pending.future.set_result(self._compile(asked, pending))
+            pending.future.set_result(self._compile(name, pending))
 
         self._threads.submit(work)
         return pending
 
-    def _compile(self, asked: Asked, pending: Pending) -> Compiled:
+    def _compile(self, name: _Name, pending: Pending) -> Compiled:
+        _, asked = name
         try:
             if asked is None:
                 self._read_vocabulary()
@@ -124,7 +133,7 @@ class GrammarCompiler:
             backend = self._backend(asked.backend)
             pending.began = time.monotonic()  # what it takes to make a back end is nobody's fault
             grammar = backend.compile(asked)
-            self._firsts[asked] = _first_mask(grammar, self.vocab_size)
+            self._firsts[name] = _first_mask(grammar, self.vocab_size)
             return grammar
         except LsvError as error:
             return error
@@ -149,7 +158,7 @@ class GrammarCompiler:
 
     def _forget_old(self) -> None:
         if len(self._known) > self._kept:
-            old = next((asked for asked, known in self._known.items() if not isinstance(known, Pending)), None)
+            old = next((name for name, known in self._known.items() if not isinstance(known, Pending)), None)
             if old is not None:
                 del self._known[old]
                 self._firsts.pop(old, None)

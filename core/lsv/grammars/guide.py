@@ -47,7 +47,7 @@ class Guide:
     def __init__(self, compiler: GrammarCompiler) -> None:
         self._compiler = compiler
         self._grammars: dict[int, Grammar] = {}
-        self._waiting: dict[int, Asked] = {}
+        self._waiting: dict[int, tuple[Asked, bytes]] = {}
         self._firsts: dict[int, masks.Mask | None] = {}
         """By group, what its answers may begin with."""
         self._followed: dict[int, Followed] = {}
@@ -61,15 +61,18 @@ class Guide:
         """The model is loaded."""
         self._compiler.vocab_size = vocab_size
 
-    def open(self, group: int, asked: Asked) -> bool:
-        """A request group needs a grammar; whether there is one already. Raises what refuses it."""
-        found = self._compiler.find(asked)
+    def open(self, group: int, asked: Asked, salt: bytes = b"") -> bool:
+        """A request group of the tenant with this salt needs a grammar; whether there is one already.
+
+        Raises what refuses it.
+        """
+        found = self._compiler.find(asked, salt)
         if isinstance(found, LsvError):
             raise from_record(found.record())  # it is kept, and one that is raised grows by its traceback
         if found is None:
-            self._waiting[group] = asked
+            self._waiting[group] = asked, salt
             return False
-        self._keep(group, asked, found)
+        self._keep(group, asked, salt, found)
         return True
 
     @property
@@ -86,15 +89,15 @@ class Guide:
             return
         if wait:
             self._compiler.wait(wait)
-        for group, asked in tuple(self._waiting.items()):
-            found = self._compiler.find(asked)
+        for group, (asked, salt) in tuple(self._waiting.items()):
+            found = self._compiler.find(asked, salt)
             if found is None:
                 continue
             del self._waiting[group]
             if isinstance(found, LsvError):
                 yield group, found
             else:
-                self._keep(group, asked, found)
+                self._keep(group, asked, salt, found)
                 yield group, None
 
     def fill(self, rows: Iterable[GuidedRow]) -> AwaitMasks:
@@ -190,9 +193,9 @@ class Guide:
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._compiler.close()
 
-    def _keep(self, group: int, asked: Asked, grammar: Grammar) -> None:
+    def _keep(self, group: int, asked: Asked, salt: bytes, grammar: Grammar) -> None:
         self._grammars[group] = grammar
-        self._firsts[group] = self._compiler.first(asked)
+        self._firsts[group] = self._compiler.first(asked, salt)
 
     def _follow(self, request: Request) -> Followed:
         found = self._followed.get(request.id)

@@ -56,8 +56,12 @@ class MediaService(Protocol):
         """Raises ``BadRequest`` for media that the model does not take, or more than a prompt may hold."""
         ...
 
-    async def prepare(self, references: Sequence[Reference], options: Mapping[str, Any]) -> list[Prepared]:
-        """All items as the encoder takes them; ``options`` are laid over the operator's. Raises ``BadRequest``."""
+    async def prepare(
+        self, references: Sequence[Reference], options: Mapping[str, Any], salt: bytes = b""
+    ) -> list[Prepared]:
+        """All items as the encoder takes them; ``options`` are laid over the operator's. What is kept of them is for
+        those with the same ``salt``. Raises ``BadRequest``.
+        """
         ...
 
     def spell(self, text: str) -> str:

@@ -6,7 +6,7 @@ import enum
 from typing import Literal
 
 from lsv.request.adapter import Adapter
-from lsv.request.media import Media, cross_item
+from lsv.request.media import Media, cross_item, keep_apart
 from lsv.request.params import SamplingParams
 from lsv.request.spec import RequestSpec
 
@@ -70,7 +70,7 @@ class Request:
         # what steps read is an attribute of the request itself
         prompt = spec.prompt_of(index)
         self.prompt = prompt.ids
-        self.media = prompt.media
+        self.media = keep_apart(prompt.media, spec.salt)
         self.positions = prompt.positions
         self.second = prompt.second
         self.sampling = _own_params(spec, index)

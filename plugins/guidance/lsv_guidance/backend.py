@@ -13,6 +13,7 @@ from lsv.grammars.grammar import Vocabulary, unfollowable
 from lsv.request.structural_tag import read_structural_tag
 from lsv.request.structured import StructuredOutputsParams
 from lsv_guidance.lark import rewrite_schemas
+from lsv_guidance.patterns.pattern import remember_patterns
 from lsv_guidance.schemas.json_text import read_json
 from lsv_guidance.schemas.refusal import NotFollowed
 from lsv_guidance.schemas.write import rewrite
@@ -53,7 +54,9 @@ class GuidanceBackend:
 
     def compile(self, asked: StructuredOutputsParams) -> GuidanceGrammar:
         """Raises ``BadRequest`` for what llguidance does not follow exactly, or not within its limits."""
-        matcher = LLMatcher(self._tokenizer, self._grammar_of(asked), log_level=0, limits=self._limits)
+        with remember_patterns():
+            grammar = self._grammar_of(asked)
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
         first = matcher.deep_copy()
         mask = first.compute_bitmask()  # some limits and contradictions show when the first token is asked for
         if first.is_error():

@@ -82,11 +82,13 @@ class LocalMediaService:
                 raise refusal(reference, self.modalities)
         self.options.check_counts([reference.modality for reference in references])
 
-    async def prepare(self, references: Sequence[Reference], options: Mapping[str, Any]) -> list[Prepared]:
+    async def prepare(
+        self, references: Sequence[Reference], options: Mapping[str, Any], salt: bytes = b""
+    ) -> list[Prepared]:
         self.check(references)
         chosen = {**self.options.processor, **options}
         few = asyncio.Semaphore(_AT_ONCE)
-        tasks = [asyncio.create_task(self._prepare(reference, chosen, few)) for reference in references]
+        tasks = [asyncio.create_task(self._prepare(reference, chosen, salt, few)) for reference in references]
         try:
             decoded = 0
             for done in asyncio.as_completed(tasks):
@@ -114,13 +116,15 @@ class LocalMediaService:
         self._pool.close()
         await self._sources.close()
 
-    async def _prepare(self, reference: Reference, options: Mapping[str, Any], few: asyncio.Semaphore) -> Prepared:
+    async def _prepare(
+        self, reference: Reference, options: Mapping[str, Any], salt: bytes, few: asyncio.Semaphore
+    ) -> Prepared:
         async with few:
-            return await self._prepare_next(reference, options)
+            return await self._prepare_next(reference, options, salt)
 
-    async def _prepare_next(self, reference: Reference, options: Mapping[str, Any]) -> Prepared:
+    async def _prepare_next(self, reference: Reference, options: Mapping[str, Any], salt: bytes) -> Prepared:
         item = await self._sources.read(reference)
-        key = await _key(reference.modality, item, options)
+        key = await _key(reference.modality, item, options, salt)
         found = self._cache.get(key)
         if found is None:
             try:
@@ -152,9 +156,9 @@ class LocalMediaService:
                 del self._shared[key]
 
 
-async def _key(modality: Modality, item: Encoded, options: Mapping[str, Any]) -> bytes:
-    """What names an item before it is decoded."""
-    digest = hashlib.sha256(msgspec.json.encode([modality, item.base64, options], order="sorted"))
+async def _key(modality: Modality, item: Encoded, options: Mapping[str, Any], salt: bytes) -> bytes:
+    """What names a tenant's item before it is decoded."""
+    digest = hashlib.sha256(msgspec.json.encode([modality, item.base64, options, salt], order="sorted"))
     if len(item.data) < _LONG:
         digest.update(item.data)
     else:

@@ -357,3 +357,15 @@ def test_parameters_travel():
     asked = ask(0, n=2)
     again = msgspec.msgpack.decode(msgspec.msgpack.encode(asked), type=Submit)
     assert again.spec.sampling == asked.spec.sampling
+
+
+def test_each_tenant_has_its_own_grammars(make_compiler, backends: dict[str, Backend]):
+    """How soon an answer begins would tell what others have asked for."""
+    compiler, asked = make_compiler(), regex("x")
+    first = get(compiler, asked)
+    assert compiler.find(asked) is first
+    assert compiler.find(asked, b"b") is None
+    while (other := compiler.find(asked, b"b")) is None:
+        compiler.wait(1.0)
+    assert other is not first
+    assert compiler.find(asked) is first

@@ -258,7 +258,7 @@ class Compiler:
         tokens[END] = b"</think>"
         self.vocabulary = Vocabulary(tokens, frozenset({96}), (96,), lambda text: [END])
 
-    def find(self, asked: StructuredOutputsParams | None) -> Tail | Anything:
+    def find(self, asked: StructuredOutputsParams | None, salt: bytes = b"") -> Tail | Anything:
         return Anything() if asked is None else Tail()
 
     def first(self, asked: StructuredOutputsParams | None) -> None:

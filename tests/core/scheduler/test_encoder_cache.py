@@ -124,7 +124,8 @@ def test_what_never_fits_is_refused() -> None:
 
 def test_the_extras_of_a_block_name_what_stands_in_it() -> None:
     a, b = picture("a", 2, 3), picture("b", 6, 8)
-    table = Rig().kv.open(make_request(0, tuple(range(20)), sampling=SamplingParams(), media=(a, b), salt=b"s"))
+    request = make_request(0, tuple(range(20)), sampling=SamplingParams(), media=(a, b), salt=b"s")
+    table, (a, b) = Rig().kv.open(request), request.media
     assert table.extras(0, 2) == pack_extras(salt=b"s")
     assert table.extras(4, 8) == pack_extras(salt=b"s", media=[(a.hash, 2), (b.hash, -2)])
     assert table.extras(8, 12) == pack_extras(salt=b"s", media=[(b.hash, 2)])

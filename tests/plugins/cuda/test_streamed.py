@@ -81,9 +81,9 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counts: Counter[str] = Counter()
     run = ModelRunner._run_compiled
 
-    def counting(runner: ModelRunner, buffers: Any, *more: Any) -> Any:
+    def counting(runner: ModelRunner, buffers: Any, *more: Any, **named: Any) -> Any:
         counts["compiled" if buffers.compiled else "eager"] += 1
-        return run(runner, buffers, *more)
+        return run(runner, buffers, *more, **named)
 
     monkeypatch.setattr(ModelRunner, "_run_compiled", counting)
     return counts

@@ -64,6 +64,15 @@ async def test_items_keep_their_order_and_are_remembered(service: LocalMediaServ
 
 
 @MODULE
+async def test_items_are_remembered_for_their_tenant_alone(service: LocalMediaService) -> None:
+    """How soon an answer begins would tell what others have shown."""
+    (first,) = await service.prepare([shown(7, 7, 7)], {}, b"a")
+    (other,) = await service.prepare([shown(7, 7, 7)], {}, b"b")
+    assert other is not first
+    assert (await service.prepare([shown(7, 7, 7)], {}, b"a"))[0] is first
+
+
+@MODULE
 async def test_an_item_is_prepared_once_for_all_who_wait(service: LocalMediaService) -> None:
     same = [shown(9, 8, 7), shown(9, 8, 7)]
     first, second = await service.prepare(same, {"sleep": 0.1})

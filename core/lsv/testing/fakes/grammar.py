@@ -74,7 +74,7 @@ class FakeCompiler:
         self.found: dict[str, Counting | LsvError] = {}
         self.waited = 0
 
-    def find(self, asked: StructuredOutputsParams) -> Counting | LsvError | None:
+    def find(self, asked: StructuredOutputsParams, salt: bytes = b"") -> Counting | LsvError | None:
         return self.found.get(asked.text)
 
     def first(self, asked: StructuredOutputsParams) -> None:

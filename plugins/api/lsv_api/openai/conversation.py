@@ -19,7 +19,7 @@ from lsv.text.request_templates import are_flags
 from lsv_api.http.context import Exchange, Served
 from lsv_api.http.failures import Unsupported
 from lsv_api.openai.prompts import TextRule, encode_text
-from lsv_api.openai.sampling import check_answers
+from lsv_api.openai.sampling import check_answers, salt_of
 from lsv_api.options import ApiOptions
 from lsv_api.records.requests import ChatRequest, Message, TokenizeRequest, ToolCall
 
@@ -63,7 +63,8 @@ async def encode_chat(
         return Prompt(ids=tuple(ids), text=text)
     # also without media: a placeholder that a text spells out has nothing to stand for
     began = time.monotonic()
-    placed = media.place(ids, await media.prepare(shown, body.mm_processor_kwargs or {}))
+    salt = salt_of(exchange, getattr(body, "cache_salt", None))
+    placed = media.place(ids, await media.prepare(shown, body.mm_processor_kwargs or {}, salt))
     exchange.preparing = time.monotonic() - began if shown else 0.0
     return msgspec.structs.replace(placed, text=text)
 

@@ -85,17 +85,23 @@ def requested_params(body: SampledRequest, served: Served) -> dict[str, Any]:
 
 
 def tenancy(exchange: Exchange, salt: str | None = None) -> dict[str, Any]:
-    """The fields of a request that say whose it is, and for which of the model's adapters.
-
-    Its salt is 32 bytes, because it goes into the hash of every block. It keeps accounts from finding each other's
-    prefixes, unless these are to be shared, and requests that bring a salt from all others.
-    """
+    """The fields of a request that say whose it is, and for which of the model's adapters."""
     account = exchange.account
-    owner = "" if exchange.api.options.shared_prefix_cache else account.name
-    parts = (owner.encode(), (salt or "").encode())
-    salted = hashlib.sha256(b"".join(len(part).to_bytes(4, "little") + part for part in parts)).digest()
     named = {"tenant": account.name, "weight": account.weight, "adapter": exchange.adapter}
-    return {**named, "salt": salted if owner or salt else b""}
+    return {**named, "salt": salt_of(exchange, salt)}
+
+
+def salt_of(exchange: Exchange, salt: str | None) -> bytes:
+    """The name under which things are kept beyond a request; 32 bytes, as it goes into the hash of every block.
+
+    It keeps accounts from finding each other's prefixes, media, grammars and drafts, unless these are to be shared, and
+    requests that bring a ``salt`` from all others.
+    """
+    owner = "" if exchange.api.options.shared_prefix_cache else exchange.account.name
+    if not owner and not salt:
+        return b""
+    parts = (owner.encode(), (salt or "").encode())
+    return hashlib.sha256(b"".join(len(part).to_bytes(4, "little") + part for part in parts)).digest()
 
 
 def priority_of(body: ScheduledRequest) -> int:

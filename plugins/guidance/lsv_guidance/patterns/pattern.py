@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cached_property
 
 from lsv_guidance.patterns.automaton import Language
 from lsv_guidance.patterns.nondeterministic import Machine
@@ -27,9 +30,28 @@ class Pattern:
         return write_search(self.node) or write_language(self.language)
 
 
-@lru_cache(maxsize=512)
+_known: ContextVar[dict[str, Pattern] | None] = ContextVar("patterns of a grammar", default=None)
+
+
+@contextmanager
+def remember_patterns() -> Iterator[None]:
+    """Read each pattern once until the block ends: that of one grammar. Another client's may be as slow to read, and
+    how soon it is there must not tell who has asked for it before.
+    """
+    token = _known.set({})
+    try:
+        yield
+    finally:
+        _known.reset(token)
+
+
 def pattern_of(text: str) -> Pattern:
-    return Pattern(text)
+    known = _known.get()
+    if known is None:
+        return Pattern(text)
+    if text not in known:
+        known[text] = Pattern(text)
+    return known[text]
 
 
 def _language_of(node: Node) -> Language:
