@@ -18,13 +18,22 @@ _INSTEAD = Fcfs()
 
 
 class GuardedPolicy:
-    """Where the policy raises, requests go in the order they came; the log says so once."""
+    """Where the policy raises, requests go in the order they came; the log says so once.
+
+    Tenants share the engine fairly under a policy that has no ``key_between_tenants``.
+    """
 
     def __init__(self, policy: Policy, name: str, plugin: str) -> None:
         self._policy, self._what, self._told = policy, f"scheduling policy {name} of plugin {plugin}", False
 
     def key(self, group: RequestGroup, now: float) -> Key:
         return self._ask("key", lambda: self._policy.key(group, now), _INSTEAD.key(group, now))
+
+    def key_between_tenants(self, group: RequestGroup, now: float) -> Key:
+        fair = _INSTEAD.key_between_tenants(group, now)
+        if not hasattr(self._policy, "key_between_tenants"):
+            return fair
+        return self._ask("key_between_tenants", lambda: self._policy.key_between_tenants(group, now), fair)
 
     def budget(self, running: int, costs: StepCosts) -> int:
         return self._ask("budget", lambda: self._policy.budget(running, costs), _INSTEAD.budget(running, costs))

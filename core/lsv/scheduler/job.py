@@ -148,12 +148,15 @@ class Group:
     large group and the requests behind it take turns.
     """
 
-    __slots__ = ("_made", "_waiting", "asked", "jobs", "key", "place", "tenant")
+    __slots__ = ("_made", "_waiting", "asked", "jobs", "key", "key_between_tenants", "place", "tenant")
 
-    def __init__(self, asked: RequestGroup, tenant: Tenant, key: Key) -> None:
+    def __init__(self, asked: RequestGroup, tenant: Tenant, key: Key, key_between_tenants: Key) -> None:
         self.asked = asked
         self.tenant = tenant
         self.key = key
+        """The policy's, beside the tenant's other groups."""
+        self.key_between_tenants = key_between_tenants
+        """The policy's, beside groups of other tenants."""
         self.place = tenant.arrived
         """Its place in the tenant's line."""
         self.jobs: dict[int, Job] = {}

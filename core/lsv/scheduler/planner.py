@@ -177,7 +177,7 @@ class Planner:
         fair = self._tenants.several
         started = list(self._running.prefilling.values())
         if fair:
-            started.sort(key=_urgency)
+            started.sort(key=_in_line)
         for job in started:
             if fair:
                 self._admit(plan, now, before=job)
@@ -295,7 +295,13 @@ class Planner:
 
 
 def _urgency(job: Job) -> tuple[Key, float]:
-    return job.group.key, job.tenant.served
+    """Beside jobs of other tenants."""
+    return job.group.key_between_tenants, job.tenant.served
+
+
+def _in_line(job: Job) -> tuple[Key, float, Key]:
+    """Beside jobs of any tenant: those of one tenant go by the policy's key."""
+    return *_urgency(job), job.group.key
 
 
 def _goes_before(waiting: Job, running: Job) -> bool:

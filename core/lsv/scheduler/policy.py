@@ -8,14 +8,25 @@ from lsv.request.group import RequestGroup
 from lsv.scheduler.budget import StepCosts
 
 Key = tuple[float, ...]
-"""Lower goes first; those of equal keys share fairly between tenants, and go in order of arrival within one."""
+"""Lower goes first."""
 
 
 class Policy(Protocol):
     """Asked when a request group is queued, and once per step."""
 
     def key(self, group: RequestGroup, now: float) -> Key:
-        """How urgent the group is: the lowest key is admitted first, the highest preempted first."""
+        """How urgent the group is among those of its own tenant: the lowest is admitted first.
+
+        Groups of equal keys go in order of arrival.
+        """
+        ...
+
+    def key_between_tenants(self, group: RequestGroup, now: float) -> Key:
+        """How urgent the group is beside those of other tenants: the lowest is admitted first, the highest preempted.
+
+        Tenants whose groups have equal keys share the engine fairly. A key that a client can choose freely lets one
+        tenant starve all others, so bound it by what the operator grants the tenant.
+        """
         ...
 
     def budget(self, running: int, costs: StepCosts) -> int:
@@ -29,12 +40,21 @@ class Fcfs:
     def key(self, group: RequestGroup, now: float) -> Key:
         return ()
 
+    def key_between_tenants(self, group: RequestGroup, now: float) -> Key:
+        return ()
+
     def budget(self, running: int, costs: StepCosts) -> int:
         return costs.quick_tokens
 
 
 class Priority(Fcfs):
-    """Lower ``priority`` first; among equals, first come, first served."""
+    """Lower ``priority`` first; among equals, first come, first served.
+
+    Any client can set a priority. Before other tenants it counts down to ``priority_at_least`` only.
+    """
 
     def key(self, group: RequestGroup, now: float) -> Key:
         return (group.spec.priority,)
+
+    def key_between_tenants(self, group: RequestGroup, now: float) -> Key:
+        return (max(group.spec.priority, group.spec.priority_at_least),)

@@ -134,11 +134,11 @@ class RunningBatch:
 
         None where no other tenant has more than its share, or only by jobs that are more urgent.
         """
-        tenant, key = newcomer.tenant, newcomer.group.key
+        tenant, key = newcomer.tenant, newcomer.group.key_between_tenants
         jobs = (
             job
             for job in self._preemptible()
-            if job.tenant is not tenant and job.group.key >= key and job.tenant.exceeds_share_of(tenant)
+            if job.tenant is not tenant and job.group.key_between_tenants >= key and job.tenant.exceeds_share_of(tenant)
         )
         return max(jobs, key=_last_in_line, default=None)
 
@@ -220,4 +220,4 @@ class RunningBatch:
 
 def _last_in_line(job: Job) -> tuple[Key, float, Place]:
     """The least urgent job is the largest; of these, that of the tenant with the largest share, the last that came."""
-    return job.group.key, job.tenant.running / job.tenant.weight, job.place
+    return job.group.key_between_tenants, job.tenant.running / job.tenant.weight, job.place

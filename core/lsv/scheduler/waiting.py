@@ -16,8 +16,9 @@ _SPARE = 16
 class WaitingQueue:
     """A line for each tenant, of the groups that have sequences to admit.
 
-    The policy's key comes first. Of tenants whose heads have equal keys, the one that has been served least is next;
-    within a tenant's line, the first that came. Groups that wait for something else are in no line and block nobody.
+    Within a tenant's line the policy's key comes first, then the order of arrival. Between tenants the policy's key
+    between tenants comes first; of those whose heads have equal ones, the tenant that has been served least is next.
+    Groups that wait for something else are in no line and block nobody.
     A group with ``needs`` (a grammar that is compiled) enters its line once all of these are satisfied.
     """
 
@@ -169,4 +170,4 @@ def _goes_before(group: Group, other: Group) -> bool:
 
 def _urgency(group: Group) -> tuple[Key, float, int, float]:
     """Of tenants that have been served alike, the one that holds less is next."""
-    return group.key, group.tenant.served, group.tenant.running, group.asked.arrival
+    return group.key_between_tenants, group.tenant.served, group.tenant.running, group.asked.arrival

@@ -36,6 +36,7 @@ ASKED = {
     "sampling": SamplingParams(max_tokens=7, top_k=3, stop_token_ids=(9,), bad_words=("A",), seed=5),
     "request_id": "r",
     "priority": 3,
+    "priority_at_least": -7,
     "salt": b"tenant",
     "thinking": Thinking(begins=("<think>",), ends=("</think>",), open=True, budget=3),
     "tenant": "alice",

@@ -18,6 +18,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 Share = Annotated[float, msgspec.Meta(ge=0.001, le=1000)]
+Priority = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=1 << 31)]
 Amount = Annotated[float, msgspec.Meta(ge=1, le=1e15)]
 
 
@@ -35,6 +36,9 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     weight: Share = 1.0
     """The owner's share of the engine beside those of the others."""
+
+    priority_at_least: Priority = 0
+    """The lowest ``priority`` of the owner's requests that puts them before those of others."""
 
     requests_per_minute: Amount | None = None
     """Requests that may be sent, on average and at once."""
@@ -74,6 +78,7 @@ def read_accounts(keys: Iterable[str], file: str | None, admin_keys: Iterable[st
         [alice]
         keys = ["…"]                # or keys_sha256, so that the file holds no secrets
         weight = 2
+        priority_at_least = -10     # how far requests may go before those of others
         requests_per_minute = 60
         tokens_per_minute = 100_000
         tokens_per_day = 5_000_000

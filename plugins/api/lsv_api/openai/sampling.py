@@ -87,8 +87,13 @@ def requested_params(body: SampledRequest, served: Served) -> dict[str, Any]:
 def tenancy(exchange: Exchange, salt: str | None = None) -> dict[str, Any]:
     """The fields of a request that say whose it is, and for which of the model's adapters."""
     account = exchange.account
-    named = {"tenant": account.name, "weight": account.weight, "adapter": exchange.adapter}
-    return {**named, "salt": salt_of(exchange, salt)}
+    return {
+        "tenant": account.name,
+        "weight": account.weight,
+        "priority_at_least": account.priority_at_least,
+        "adapter": exchange.adapter,
+        "salt": salt_of(exchange, salt),
+    }
 
 
 def salt_of(exchange: Exchange, salt: str | None) -> bytes:
