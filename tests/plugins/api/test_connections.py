@@ -12,9 +12,8 @@ import pytest
 from lsv.testing.fakes.client import FakeClient, fake_config
 from lsv_api.http import protocol
 from lsv_api.http.protocol import Protocol, most_connections
+from suite.sites import Site, StartSite
 from suite.waiting import until
-
-from .conftest import Site, StartSite
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 

@@ -17,8 +17,7 @@ from lsv_api.openai.form_origin import FormOrigin
 from lsv_api.openai.tools import forced_schema
 from lsv_api.schema_check import SchemaCheck
 from lsv_guidance.backend import GuidanceBackend
-
-from .conftest import Site, StartSite
+from suite.sites import Site, StartSite
 
 DAY = {"properties": {"day": {"enum": ["Monday", "Friday"]}}, "required": ["day"], "additionalProperties": False}
 CARD = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}

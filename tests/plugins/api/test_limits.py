@@ -23,9 +23,8 @@ from lsv_api.options import _LIMITS, ApiOptions
 from lsv_api.plugin import lsv_settings
 from lsv_api.preparing import LONG, SHORT, PreparingPool
 from lsv_api.records.requests import ChatRequest, CompletionRequest
+from suite.sites import Site, StartSite
 from suite.waiting import until
-
-from .conftest import Site, StartSite
 
 FEW = Limits(nesting=3, texts=10, lists=10, values=6, text_bytes=500)
 

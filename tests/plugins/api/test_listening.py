@@ -13,8 +13,7 @@ import pytest
 from lsv.errors import ConfigError
 from lsv_api.listening import tls_context
 from lsv_api.options import ApiOptions
-
-from .conftest import StartSite
+from suite.sites import StartSite
 
 _NEW_KEY = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 

@@ -16,8 +16,7 @@ from lsv_api.records.requests import (
     EmbeddingRequest,
     TokenizeRequest,
 )
-
-from .conftest import Site, StartSite
+from suite.sites import Site, StartSite
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 ROUTES: dict[str, tuple[type, dict[str, Any]]] = {

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from .conftest import Site
+from suite.sites import Site
 
 BODY = json.dumps({"prompt": "Hi", "max_tokens": 3}).encode()
 STREAM = json.dumps({"prompt": "Hi", "max_tokens": 3, "stream": True}).encode()

@@ -25,8 +25,7 @@ from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
 from lsv.testing.fakes.client import FakeClient
 from lsv_api.speech.transcription import AT_ONCE
-
-from .conftest import Site
+from suite.sites import Site
 
 PATH = "/v1/audio/transcriptions"
 WORDS = ("0 Hello there.2", "0 How are2 you?5", "0 Fine.1")
