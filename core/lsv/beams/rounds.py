@@ -71,6 +71,8 @@ class Advance(msgspec.Struct, frozen=True):
     """The whole answers of prompts that are done, or how those of the request ended that failed."""
     round: Round | None
     """What to compute next; None when nothing is left to compute."""
+    computed: int = 0
+    """Tokens that the round took: one of each beam, and those of blocks that were not found in the cache."""
 
 
 class _Group:
@@ -83,6 +85,7 @@ class _Group:
         self._likeliest = likeliest
         self._length = 0
         self._rows: dict[int, Logprobs] = {}
+        self._computed = 0
         self._running: list[_Prompt] = []
         """The prompt of each sequence of the round."""
 
@@ -92,6 +95,7 @@ class _Group:
         if not searching:
             return None
         self._rows.clear()
+        self._computed = 0
         self._running = [prompt for prompt in searching for _ in prompt.search.beams]
         self._length += 1
         beams = [beam for prompt in searching for beam in prompt.search.beams]
@@ -114,7 +118,7 @@ class _Group:
         request = outcome.request
         prompt = self._running[request.index]
         if outcome.finish in (FinishReason.ERROR, FinishReason.ABORT):
-            return Advance(self._unanswered(outcome), None)
+            return Advance(self._unanswered(outcome), None, self._computed)
         prompt.first = prompt.first or request
         if outcome.prompt_logprobs is not None:
             prompt.scores.append(outcome.prompt_logprobs)
@@ -123,17 +127,19 @@ class _Group:
         assert outcome.logprobs is not None, "a beam has no candidates"
         prompt.preemptions += request.preemptions
         self._rows[request.index] = outcome.logprobs
+        self._computed += 1 + request.repeated
         return self._advance() if len(self._rows) == len(self._running) else None
 
     def _advance(self) -> Advance:
-        searching = list(dict.fromkeys(self._running))
+        searching, computed = list(dict.fromkeys(self._running)), self._computed
         rows: dict[_Prompt, list[Logprobs]] = {prompt: [] for prompt in searching}
         for index, prompt in enumerate(self._running):
             rows[prompt].append(self._rows[index])
         for prompt in searching:
             prompt.search.advance(rows[prompt])
         done = [prompt for prompt in searching if prompt.search.done]
-        return Advance(tuple(answer for prompt in done for answer in self._answers(prompt)), self.next_round())
+        answers = tuple(answer for prompt in done for answer in self._answers(prompt))
+        return Advance(answers, self.next_round(), computed)
 
     def _answers(self, prompt: _Prompt) -> list[Outcome]:
         prompt.told = True

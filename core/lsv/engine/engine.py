@@ -21,7 +21,7 @@ from lsv.engine.orders.sleep import Sleep
 from lsv.engine.replicas.rhythm import Rhythm
 from lsv.engine.report import ItlLog, PreemptionLog
 from lsv.engine.scheduling import make_cache, make_scheduler
-from lsv.engine.updates import OpenRequest, Owner, make_group, make_update
+from lsv.engine.updates import OpenRequest, Outgoing, Owner, make_count, make_group, make_update
 from lsv.errors import BadRequest, EngineDied, LsvError, Overloaded, Unavailable
 from lsv.grammars.guide import Guide
 from lsv.request.adapter import Adapter
@@ -72,7 +72,7 @@ class Engine(Generic[Owner]):
         self._scheduler: Scheduler | None = None
         self._open: dict[int, OpenRequest[Owner]] = {}
         self._ids: dict[tuple[Owner, int], int] = {}
-        self._updates: dict[Owner, list[Update]] = {}
+        self._updates: Outgoing[Owner] = Outgoing()
         self._in_flight: deque[StepPlan] = deque()
         self._submitted = 0
         self._preemptions = PreemptionLog()
@@ -239,8 +239,7 @@ class Engine(Generic[Owner]):
         except EngineDied as error:
             self._fail_all(error)
             raise
-        updates, self._updates = self._updates, {}
-        return updates
+        return self._updates.take()
 
     @property
     def _started(self) -> Scheduler:
@@ -343,6 +342,8 @@ class Engine(Generic[Owner]):
         advance = self._searches.take(outcome)
         if advance is None:
             return
+        asked = self._open[group]
+        self._updates.add(asked, make_count(asked.id, advance.computed))
         if advance.round is None:
             self._started.abort([group])
         else:
@@ -367,7 +368,7 @@ class Engine(Generic[Owner]):
             log.debug("req=%s finished (%s): %d tokens", request.spec.request_id, outcome.finish, len(request.output))
         if outcome.error is not None:
             log.warning("req=%s failed: %s", request.spec.request_id, outcome.error)
-        self._updates.setdefault(asked.owner, []).append(make_update(asked.id, outcome, error))
+        self._updates.add(asked, make_update(asked.id, outcome, error))
 
     def _close(self, request: Request) -> None:
         """A sequence has ended."""

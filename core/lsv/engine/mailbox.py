@@ -61,6 +61,7 @@ def merge(updates: Sequence[Update]) -> Update:
         vector=last.vector,
         cached=_first([update.cached for update in updates]),
         drafted=last.drafted,
+        computed=sum(update.computed for update in updates),
         queued=_first([update.queued for update in updates]),
         prefill=_first([update.prefill for update in updates]),
         preemptions=last.preemptions,

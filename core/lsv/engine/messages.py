@@ -150,6 +150,11 @@ class Update(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     drafted: tuple[int, int] | None = None
     """Drafts that were verified so far, and those that were accepted; None where there were none."""
 
+    computed: int = 0
+    """Tokens computed for the request beside ``tokens``: again for a further candidate, or in a round of a beam search.
+    Tokens of a search's answers are counted in its rounds alone.
+    """
+
     queued: float | None = None
     """Seconds until the request was first planned."""
 

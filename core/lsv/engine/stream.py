@@ -164,6 +164,7 @@ class _PromptOutput:
         self._cached = 0
         self._queued = self._prefill = 0.0
         self._preemptions = 0
+        self._rejected = [0] * params.candidates
 
     def take(self, index: int, update: Update, now: float) -> Chunk | None:
         """What is new about candidate ``index``."""
@@ -215,8 +216,9 @@ class _PromptOutput:
         candidate = self.candidates[index]
         if index == 0 and update.prompt_logprobs is not None:
             self._prompt_logprobs += self._positions(update.prompt_logprobs)
+        computed = self._count(index, update)
         if not update.tokens and not candidate.finished:
-            return None
+            return Chunk(prompt=self._number, index=index, computed=computed) if computed else None
         logprobs = None
         if update.logprobs is not None and self._params.logprobs is not None:
             logprobs = self._positions(update.logprobs)[:kept]
@@ -232,9 +234,18 @@ class _PromptOutput:
             prompt_logprobs=tuple(self._prompt_logprobs) if scored else None,
             cached=self._cached if opens else None,
             drafted=update.drafted,
+            computed=computed,
             finish=candidate.finish,
             stop=candidate.stop,
         )
+
+    def _count(self, index: int, update: Update) -> int:
+        """Tokens computed for the request since the update before, those of its prompts not among them."""
+        if self._params.use_beam_search:
+            return update.computed
+        verified, accepted = update.drafted or (0, 0)
+        rejected, self._rejected[index] = verified - accepted - self._rejected[index], verified - accepted
+        return len(update.tokens) + update.computed + rejected
 
     def _positions(self, logprobs: Logprobs) -> tuple[PositionLogprobs, ...]:
         spell = self._tokenizer.token_text

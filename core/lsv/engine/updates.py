@@ -27,6 +27,28 @@ class OpenRequest(Generic[Owner]):
         self.sequences = sequences
 
 
+class Outgoing(Generic[Owner]):
+    """Updates that owners have not got yet."""
+
+    def __init__(self) -> None:
+        self._updates: dict[Owner, list[Update]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._updates)
+
+    def add(self, asked: OpenRequest[Owner], update: Update) -> None:
+        """News of a request for its owner."""
+        self._updates.setdefault(asked.owner, []).append(update)
+
+    def take(self) -> dict[Owner, list[Update]]:
+        """All updates by owner; none are left."""
+        updates, self._updates = self._updates, {}
+        return updates
+
+    def clear(self) -> None:
+        self._updates.clear()
+
+
 def make_group(number: int, message: Submit, config: EngineConfig, arrival: float) -> RequestGroup:
     """What was asked, numbered from ``number`` on; ``arrival`` is a time of the engine's clock in seconds."""
     return RequestGroup(
@@ -60,6 +82,7 @@ def make_update(id: int, outcome: Outcome, error: LsvError | None = None) -> Upd
         queued=planned - request.arrival if is_first and planned is not None else None,
         prefill=first - planned if is_first and planned is not None and first is not None else None,
         drafted=request.drafted,
+        computed=request.repeated if is_first and not request.spec.searched else 0,
         preemptions=0 if outcome.finish is None else request.preemptions,
         finish=outcome.finish,
         stop=outcome.stop,
@@ -71,6 +94,11 @@ def make_update(id: int, outcome: Outcome, error: LsvError | None = None) -> Upd
 def _as_error(why: str) -> LsvError:
     """A row's failure; that no token may be drawn, or arguments are unfit, is for its client to mend."""
     return BadRequest(why) if why == NO_TOKEN_LEFT or why.startswith(PROCESSOR_REFUSES) else RequestFailed(why)
+
+
+def make_count(id: int, computed: int) -> Update:
+    """News of a request whose answers have not grown: ``computed`` tokens were computed for it."""
+    return Update(id=id, computed=computed)
 
 
 def make_refusal(id: int, error: LsvError) -> Update:

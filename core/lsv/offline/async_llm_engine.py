@@ -107,8 +107,9 @@ class AsyncLLMEngine:
         try:
             async with aclosing(_until(aborted, self._client.generate(spec))) as chunks:
                 async for chunk in chunks:
-                    generation.answers.add(chunk)
-                    yield generation.output()
+                    if chunk.grows:
+                        generation.answers.add(chunk)
+                        yield generation.output()
             if aborted.is_set():
                 generation.answers.abort()
                 yield generation.output()

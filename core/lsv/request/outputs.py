@@ -84,11 +84,21 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     drafted: tuple[int, int] | None = None
     """Drafts that were verified for the candidate so far, and those that were accepted."""
 
+    computed: int = 0
+    """Tokens that the engine computed for the request since the chunk before, those of its prompts not among them:
+    ``ids``, and drafts that were rejected, beams that were dropped, prompts that were computed again for a candidate.
+    """
+
     finish: FinishReason | None = None
     """How the answer ended, in its last chunk."""
 
     stop: int | str | None = None
     """The stop string or token id that ended it; None for eos."""
+
+    @property
+    def grows(self) -> bool:
+        """Whether it says more of an answer than how many tokens were computed for it."""
+        return bool(self.ids) or self.finish is not None
 
 
 GAP_BOUNDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)

@@ -40,14 +40,15 @@ class Request:
     It is number ``index`` of the request group ``group``. ``prompt`` and the growing ``output`` are token ids;
     ``stop_ids`` are all ids that end the answer, ``bad_words`` are token sequences. ``arrival``, ``first_planned`` and
     ``first_token`` are times of the engine's clock in seconds. ``cached`` counts the prompt tokens found in the prefix
-    cache; ``drafted`` are the drafts that were verified for it and those accepted, None where there were none. The
-    scheduler owns all that changes.
+    cache; ``drafted`` are the drafts that were verified for it and those accepted, None where there were none.
+    ``repeated`` counts the tokens of whole blocks that were computed again for it because the cache did not keep what
+    another sequence of its request had computed. The scheduler owns all that changes.
     """
 
     __slots__ = (
         "adapter", "arrival", "bad_words", "cached", "drafted", "first_planned", "first_token", "group", "id", "index",
-        "media", "output", "pooling", "positions", "preemptions", "prompt", "salt", "sampling", "second", "seed",
-        "spec", "status", "stop_ids",
+        "media", "output", "pooling", "positions", "preemptions", "prompt", "repeated", "salt", "sampling", "second",
+        "seed", "spec", "status", "stop_ids",
     )  # fmt: skip
 
     def __init__(
@@ -86,6 +87,7 @@ class Request:
         self.cached = 0
         self.drafted: tuple[int, int] | None = None
         self.preemptions = 0
+        self.repeated = 0
         self.first_planned: float | None = None
         self.first_token: float | None = None
 

@@ -81,6 +81,8 @@ class RunningBatch:
         request.status = Status.RUNNING
         job.tenant.running += 1
         self.prefilling[request.id] = job
+        if not (request.preemptions or job.lost):
+            request.repeated = _repeated(job, match, self._kv.block_size)
         if request.first_planned is None:
             request.first_planned, request.cached = now, match.tokens
             found = match.tokens - match.behind
@@ -216,6 +218,14 @@ class RunningBatch:
         if self._unreleased:
             self._kv.release(self._unreleased)
             self._unreleased.clear()
+
+
+def _repeated(job: Job, match: Match, block_size: int) -> int:
+    """Tokens of whole blocks that another sequence of the request has computed, and that were not found."""
+    request = job.request
+    if request.first_planned is None and not request.index % request.spec.candidates:
+        return 0  # it is the first to compute them
+    return max(0, (job.known - 1) // block_size * block_size - match.tokens)
 
 
 def _last_in_line(job: Job) -> tuple[Key, float, Place]:

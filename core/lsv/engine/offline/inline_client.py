@@ -182,7 +182,7 @@ class InlineClient(ClientBase):
             self._engine.finish(None, finish)
         if stream.finished:
             self._close(stream)
-        return StepOutput(stream.request_id, chunk) if chunk is not None else None
+        return StepOutput(stream.request_id, chunk) if chunk is not None and chunk.grows else None
 
     def _close(self, stream: OutputStream) -> None:
         del self._streams[stream.request_id]

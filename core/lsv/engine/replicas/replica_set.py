@@ -143,7 +143,8 @@ class ReplicaSet:
                 try:
                     async with aclosing(replica.client.generate(request, retried=retried)) as chunks:
                         async for chunk in chunks:
-                            visit.begin()
+                            if chunk.grows:
+                                visit.begin()
                             yield chunk
                     return
                 except LsvError as error:

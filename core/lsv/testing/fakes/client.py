@@ -219,6 +219,7 @@ class FakeClient(ClientBase):
                         index=index,
                         prompt_logprobs=scored,
                         cached=16 if first else None,
+                        computed=len(track[turn]["ids"]),
                         **track[turn],
                     )
 

@@ -44,7 +44,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Requests that may be sent, on average and at once."""
 
     tokens_per_minute: Amount | None = None
-    """Tokens of prompts and answers, on average and at once."""
+    """Tokens of prompts, and tokens computed for their answers, on average and at once."""
 
     tokens_per_day: Amount | None = None
     """The same over a day."""

@@ -143,7 +143,7 @@ class Exchange:
 
     ``request_id`` is the client's own when well formed, ``key`` always ours: 32 hex digits. ``size`` are the bytes of
     its body, ``preparing`` the seconds that its media took. ``failure`` is an error that ended a stream after its
-    status line was sent, ``recorded`` whether the log has it.
+    status line was sent, ``recorded`` whether the log has it. ``metered`` says whether the account's tokens count.
     """
 
     def __init__(self, request: Request, api: Api) -> None:
@@ -163,7 +163,7 @@ class Exchange:
         self.first_token: float | None = None
         self.failure: BaseException | None = None
         self.recorded = False
-        self._metered = False
+        self.metered = False
 
     async def body(self, kind: type[Body]) -> Body:
         """The body as a record, where it is JSON."""
@@ -198,21 +198,23 @@ class Exchange:
     def belongs_to(self, account: Account) -> None:
         """Whose request it is."""
         self.account = account
-        self._metered = self.api.quotas.meters_tokens(account)
+        self.metered = self.api.quotas.meters_tokens(account)
 
     def count_prompt(self, new: int) -> None:
         """Tokens of a prompt are computed for this request."""
         self.prompt_tokens += new
-        if self._metered:
-            self.api.quotas.count_tokens(self.account, new)
+        self.charge(new)
+
+    def charge(self, tokens: int) -> None:
+        """The engine has computed ``tokens`` for this request, whether an answer shows them or not."""
+        if self.metered:
+            self.api.quotas.count_tokens(self.account, tokens)
 
     def count_tokens(self, new: int) -> None:
         """Tokens of an answer have come."""
         if new and self.first_token is None:
             self.first_token = time.monotonic()
         self.tokens += new
-        if self._metered:
-            self.api.quotas.count_tokens(self.account, new)
 
     @property
     def trace(self) -> Mapping[str, str]:

@@ -103,11 +103,23 @@ async def run(
     exchange.count_prompt(request.prompt_tokens)
     try:
         async with aclosing(cast("AsyncGenerator[Chunk, None]", served.client.generate(request))) as chunks:
-            yield chunks
+            if exchange.metered or request.searched:
+                async with aclosing(_charged(chunks, exchange)) as charged:
+                    yield charged
+            else:
+                yield chunks
     except BadRequest as error:
         if error.param != FIELD:
             raise
         raise await exchange.api.pool.run(LONG, origin.rename, error, served.parsing.schemas) from None
+
+
+async def _charged(chunks: AsyncIterator[Chunk], exchange: Exchange) -> AsyncGenerator[Chunk, None]:
+    """The chunks of which answers grow; what the engine computed for all of them is charged as it comes."""
+    async for chunk in chunks:
+        exchange.charge(chunk.computed)
+        if chunk.grows:
+            yield chunk
 
 
 async def collect(
