@@ -19,6 +19,10 @@ PER_PROMPT = 16
 """Items of a modality that a prompt may hold unless ``--limit-mm-per-prompt`` says otherwise."""
 
 
+ENCODED_ITEMS = 4
+"""Encoded, the items of a request together may have the bytes of this many of the largest items."""
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What an item may measure; checked before it is decoded wherever its container tells."""
 
@@ -95,6 +99,16 @@ class MediaOptions(msgspec.Struct, frozen=True, kw_only=True):
                     "the server's --limit-mm-per-prompt says how many",
                     param="messages",
                 )
+
+
+def check_encoded(size: int, limits: Limits) -> None:
+    """Raises ``BadRequest`` for more bytes of media than a request may bring or name."""
+    most = ENCODED_ITEMS * limits.bytes
+    if size > most:
+        raise BadRequest(
+            f"the media have {size / (1 << 20):.0f} MiB before they are decoded, over the limit of "
+            f"{most / (1 << 20):g}, {ENCODED_ITEMS} times --max-media-mb: send fewer or smaller ones"
+        )
 
 
 def check_decoded(size: int, limits: Limits) -> None:

@@ -17,6 +17,7 @@ from lsv.media.options import MediaOptions
 from lsv.media.transcriber import Transcriber
 from lsv.offers import MediaOffer, ModelOffer
 from lsv.plugins.catalog import Catalog
+from lsv.processes.side.turns import NOBODY, Owner
 from lsv.request.media import Modality
 from lsv.request.prompt import Prompt
 
@@ -57,10 +58,16 @@ class MediaService(Protocol):
         ...
 
     async def prepare(
-        self, references: Sequence[Reference], options: Mapping[str, Any], salt: bytes = b""
+        self,
+        references: Sequence[Reference],
+        options: Mapping[str, Any],
+        owner: Owner = NOBODY,
+        salt: bytes = b"",
     ) -> list[Prepared]:
-        """All items as the encoder takes them; ``options`` are laid over the operator's. What is kept of them is for
-        those with the same ``salt``. Raises ``BadRequest``.
+        """All items as the encoder takes them; ``options`` are laid over the operator's. Raises ``BadRequest``.
+
+        Owners take turns. What all items will measure is summed from their headers before the first is decoded. What is
+        kept of them is for those with the same ``salt``.
         """
         ...
 
@@ -72,7 +79,7 @@ class MediaService(Protocol):
         """The templated prompt with its items in place. Raises ``BadRequest`` where they do not match."""
         ...
 
-    def split_audio(self, audio: Encoded, seconds: float) -> AsyncGenerator[AudioChunk, None]:
+    def split_audio(self, audio: Encoded, seconds: float, owner: Owner = NOBODY) -> AsyncGenerator[AudioChunk, None]:
         """Chunks of at most ``seconds``, each as soon as it is prepared. Raises ``BadRequest``."""
         ...
 

@@ -16,6 +16,7 @@ from lsv.processes.confinement.terms import Mode, Terms
 from lsv.processes.side.main import Loaded, run
 from lsv.processes.side.pool import SidePool
 from lsv.processes.side.process import Broken, Kind
+from lsv.processes.side.turns import NOBODY, Owner
 from lsv.text.chat_template import ChatTemplates, ContentFormat, Message
 
 _MODULE = "lsv.text.request_templates"
@@ -60,6 +61,7 @@ class RequestTemplates:
         kwargs: Mapping[str, Any],
         content_format: ContentFormat = "auto",
         continue_final_message: bool = False,
+        owner: Owner = NOBODY,
     ) -> str:
         """As ``ChatTemplates.render``, which raises ``BadRequest``; also for a template that takes too much."""
         given = {
@@ -72,7 +74,7 @@ class RequestTemplates:
         except (ValueError, TypeError, OverflowError, RecursionError) as cause:
             raise BadRequest(f"the messages can't be handed to a chat template: {cause}", param="messages") from None
         try:
-            return (await self._pool.ask(Render(special_tokens, packed))).text
+            return (await self._pool.ask(Render(special_tokens, packed), owner)).text
         except Broken as broken:
             raise BadRequest(
                 f"the chat template was stopped: the process that rendered it {broken.how}{_OPTIONS[broken.reason]}",

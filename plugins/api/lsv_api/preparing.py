@@ -8,6 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
+from lsv.processes.side.turns import Owner, Place, Turns
+
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
@@ -26,19 +28,25 @@ def usable_cores() -> int:
 
 
 class PreparingPool:
-    """Does work of requests beside the event loop, in the order in which it comes.
+    """Does work of requests beside the event loop. Owners take turns, and so do the requests of one.
 
-    A request hands in one job after the other, so its next one stands behind those of all others. Long jobs leave one
-    thread free for all other ones, and most cores to the engine. Only what releases the interpreter's lock gains by
-    several threads; what does not at least takes turns with the event loop.
+    Long jobs leave one thread free for all other ones, and most cores to the engine. Only what releases the
+    interpreter's lock gains by several threads; what does not at least takes turns with the event loop.
     """
 
     def __init__(self, threads: int = THREADS) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="lsv-prepare")
-        self._long = asyncio.Semaphore(max(1, min(threads - 1, usable_cores() // _CORES_OF_A_LONG_JOB)))
+        self._short_turns = Turns(threads)
+        self._long_turns = Turns(max(1, min(threads - 1, usable_cores() // _CORES_OF_A_LONG_JOB)))
 
     async def run(
-        self, size: int, work: Callable[Arguments, Result], /, *args: Arguments.args, **kwargs: Arguments.kwargs
+        self,
+        owner: Owner,
+        size: int,
+        work: Callable[Arguments, Result],
+        /,
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
     ) -> Result:
         """What ``work`` returns; ``size`` is about the characters or bytes that it goes through.
 
@@ -46,16 +54,16 @@ class PreparingPool:
         """
         if size < SHORT:
             return work(*args, **kwargs)
-        if size < LONG:
-            return await asyncio.wrap_future(self._threads.submit(work, *args, **kwargs))
-        await self._long.acquire()
+        turns = self._short_turns if size < LONG else self._long_turns
+        place = await turns.take(owner)
         job = self._threads.submit(work, *args, **kwargs)
-        job.add_done_callback(self._release(asyncio.get_running_loop()))
+        job.add_done_callback(_giving_back(turns, place, asyncio.get_running_loop()))
         return await asyncio.wrap_future(job)
 
-    def _release(self, loop: asyncio.AbstractEventLoop) -> Callable[[Future[Any]], None]:
-        def release(job: Future[Any]) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._long.release)
 
-        return release
+def _giving_back(turns: Turns, place: Place, loop: asyncio.AbstractEventLoop) -> Callable[[Future[Any]], None]:
+    def give_back(job: Future[Any]) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(turns.give_back, place)
+
+    return give_back

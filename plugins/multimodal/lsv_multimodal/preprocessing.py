@@ -6,7 +6,7 @@ import base64
 import binascii
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,20 @@ class Preprocessor:
         """Raises ``BadRequest`` for what can't be decoded and what the processor can't take."""
         return self.process(modality, self._decode(modality, item, options), options)
 
+    def measure(self, modality: Modality, item: Encoded, options: Mapping[str, Any]) -> int:
+        """Bytes that an item will have once it is decoded, as far as its headers say; nothing is decoded.
+
+        Raises ``BadRequest`` for what can't be read and what is over a limit.
+        """
+        data = _plain(item)
+        if modality == "image":
+            return int(_decoder("image").measure_image(data, self.limits, self._resized))
+        if modality == "audio":
+            return int(_decoder("audio").measure_audio(data, self.rate, self.limits))
+        heard = bool(self.rate and options.get(SOUND))
+        sound = _decoder("audio").measure_audio(data, self.rate, self.limits) if heard else 0
+        return int(_decoder("video").measure_video(data, options, self.limits) + sound)
+
     def split_audio(self, item: Encoded, seconds: float, options: Mapping[str, Any]) -> Iterator[AudioChunk]:
         """The chunks of a long item, in order, each of at most ``seconds``. Raises ``BadRequest``."""
         audio = self._decode_audio(_plain(item))
@@ -86,9 +100,13 @@ class Preprocessor:
         return self._decode_video(data, options)
 
     def _decode_image(self, data: bytes) -> Image:
-        resized = self._processor.resized if isinstance(self._processor, Resizing) else None
-        image: Image = _decoder("image").decode_image(data, self.limits, resized)
+        image: Image = _decoder("image").decode_image(data, self.limits, self._resized)
         return image
+
+    @property
+    def _resized(self) -> Callable[[int, int], tuple[int, int]] | None:
+        """How large the processor makes images, where it says so."""
+        return self._processor.resized if isinstance(self._processor, Resizing) else None
 
     def _decode_audio(self, data: bytes) -> Audio:
         audio: Audio = _decoder("audio").decode_audio(data, self.rate, self.limits)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -15,18 +16,21 @@ from lsv.errors import BadRequest, LsvError
 from lsv.media.content_parts import Reference, refusal
 from lsv.media.families import find_processor, load_placement, load_transcriber
 from lsv.media.items import AudioChunk, Encoded, Prepared
-from lsv.media.options import MediaOptions, check_decoded
+from lsv.media.options import MediaOptions, check_decoded, check_encoded
 from lsv.media.placement import marks_of, place, spell
 from lsv.plugins.catalog import Catalog
+from lsv.processes.side.turns import NOBODY, Owner
 from lsv.request.media import Modality
 from lsv.request.prompt import Prompt
 from lsv_multimodal.cache import PreparedCache
 from lsv_multimodal.fetching.sources import Sources
-from lsv_multimodal.worker.messages import Prepare, SplitAudio
+from lsv_multimodal.worker.messages import Measure, Prepare, SplitAudio
 from lsv_multimodal.worker.pool import WorkerPool
 
 _AT_ONCE = 4
 """Items of a request that are read and prepared at the same time: it leaves connections and workers to others."""
+Found = TypeVar("Found")
+
 _LONG = 1 << 20
 """Bytes from which hashing moves to a thread."""
 
@@ -37,6 +41,15 @@ class SharedTask:
     def __init__(self, task: asyncio.Task[Prepared]) -> None:
         self.task = task
         self.waiting = 0
+
+
+class _Read(msgspec.Struct, frozen=True):
+    """An item that has been read and not decoded."""
+
+    reference: Reference
+    item: Encoded
+    key: bytes
+    """Names it, with the options that it is prepared with."""
 
 
 class LocalMediaService:
@@ -83,21 +96,30 @@ class LocalMediaService:
         self.options.check_counts([reference.modality for reference in references])
 
     async def prepare(
-        self, references: Sequence[Reference], options: Mapping[str, Any], salt: bytes = b""
+        self,
+        references: Sequence[Reference],
+        options: Mapping[str, Any],
+        owner: Owner = NOBODY,
+        salt: bytes = b"",
     ) -> list[Prepared]:
         self.check(references)
-        chosen = {**self.options.processor, **options}
-        few = asyncio.Semaphore(_AT_ONCE)
-        tasks = [asyncio.create_task(self._prepare(reference, chosen, salt, few)) for reference in references]
-        try:
-            decoded = 0
-            for done in asyncio.as_completed(tasks):
-                decoded += (await done).decoded
-                check_decoded(decoded, self.options.limits)
-            return [task.result() for task in tasks]
-        finally:
-            for task in tasks:
-                task.cancel()
+        chosen, limits = {**self.options.processor, **options}, self.options.limits
+        read = await _few_at_a_time(
+            [partial(self._read, reference, chosen, salt) for reference in references],
+            lambda one: len(one.item.data),
+            lambda size: check_encoded(size, limits),
+        )
+        if len(read) > 1:  # a single item's own limits hold before it is decoded
+            await _few_at_a_time(
+                [partial(self._measure, one, chosen, owner) for one in read],
+                lambda size: size,
+                lambda size: check_decoded(size, limits),
+            )
+        return await _few_at_a_time(
+            [partial(self._prepare, one, chosen, owner) for one in read],
+            lambda item: item.decoded,
+            lambda size: check_decoded(size, limits),
+        )
 
     def spell(self, text: str) -> str:
         return spell(text, self._placement)
@@ -105,10 +127,12 @@ class LocalMediaService:
     def place(self, ids: Sequence[int], items: Sequence[Prepared]) -> Prompt:
         return place(ids, items, self._placement)
 
-    async def split_audio(self, audio: Encoded, seconds: float) -> AsyncGenerator[AudioChunk, None]:
+    async def split_audio(
+        self, audio: Encoded, seconds: float, owner: Owner = NOBODY
+    ) -> AsyncGenerator[AudioChunk, None]:
         """Chunks are not cached: a long recording is rarely sent again, and it would evict many other items."""
         command = SplitAudio(audio, seconds, self.options.processor)
-        async with aclosing(self._pool.split_audio(command)) as chunks:
+        async with aclosing(self._pool.split_audio(command, owner)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
@@ -116,22 +140,28 @@ class LocalMediaService:
         self._pool.close()
         await self._sources.close()
 
-    async def _prepare(
-        self, reference: Reference, options: Mapping[str, Any], salt: bytes, few: asyncio.Semaphore
-    ) -> Prepared:
-        async with few:
-            return await self._prepare_next(reference, options, salt)
-
-    async def _prepare_next(self, reference: Reference, options: Mapping[str, Any], salt: bytes) -> Prepared:
+    async def _read(self, reference: Reference, options: Mapping[str, Any], salt: bytes) -> _Read:
         item = await self._sources.read(reference)
-        key = await _key(reference.modality, item, options, salt)
-        found = self._cache.get(key)
+        return _Read(reference, item, await _key(reference.modality, item, options, salt))
+
+    async def _measure(self, read: _Read, options: Mapping[str, Any], owner: Owner) -> int:
+        """Bytes that an item has once it is decoded, as far as its headers say."""
+        found = self._cache.get(read.key)
+        if found is not None:
+            return found.decoded
+        try:
+            return await self._pool.measure(Measure(read.reference.modality, read.item, options), owner)
+        except BadRequest as error:
+            raise _located(error, read.reference) from None
+
+    async def _prepare(self, read: _Read, options: Mapping[str, Any], owner: Owner) -> Prepared:
+        reference, found = read.reference, self._cache.get(read.key)
         if found is None:
             try:
-                found = await self._share(key, Prepare(reference.modality, item, options))
+                found = await self._share(read.key, Prepare(reference.modality, read.item, options), owner)
             except BadRequest as error:
                 raise _located(error, reference) from None
-            self._cache.put(key, found)
+            self._cache.put(read.key, found)
         count = max(part.count for part in found.processed.parts)
         if count > self._most:
             raise BadRequest(
@@ -141,10 +171,10 @@ class LocalMediaService:
             )
         return found
 
-    async def _share(self, key: bytes, command: Prepare) -> Prepared:
+    async def _share(self, key: bytes, command: Prepare, owner: Owner) -> Prepared:
         """An item is prepared once for all who wait for it, and not at all once nobody does."""
         if key not in self._shared:
-            self._shared[key] = SharedTask(asyncio.create_task(self._pool.prepare(command)))
+            self._shared[key] = SharedTask(asyncio.create_task(self._pool.prepare(command, owner)))
         shared = self._shared[key]
         shared.waiting += 1
         try:
@@ -154,6 +184,30 @@ class LocalMediaService:
             if not shared.waiting:
                 shared.task.cancel()
                 del self._shared[key]
+
+
+async def _few_at_a_time(
+    works: Sequence[Callable[[], Coroutine[Any, Any, Found]]],
+    size: Callable[[Found], int],
+    check: Callable[[int], None],
+) -> list[Found]:
+    """What all works give, in order; ``check`` sees the sum of the sizes grow, and what it raises ends the others."""
+    few = asyncio.Semaphore(_AT_ONCE)
+
+    async def run(work: Callable[[], Coroutine[Any, Any, Found]]) -> Found:
+        async with few:
+            return await work()
+
+    tasks = [asyncio.create_task(run(work)) for work in works]
+    try:
+        total = 0
+        for done in asyncio.as_completed(tasks):
+            total += size(await done)
+            check(total)
+        return [task.result() for task in tasks]
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 async def _key(modality: Modality, item: Encoded, options: Mapping[str, Any], salt: bytes) -> bytes:

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from lsv.errors import BadRequest, TooLarge
+from lsv.processes.side.turns import NOBODY
 from lsv.testing.fakes.client import FakeClient, fake_config
 from lsv_api.http import bodies, fields, shape
 from lsv_api.http.bodies import decode_body
@@ -255,8 +256,8 @@ def test_settings_have_the_defaults_of_the_record() -> None:
 
 
 async def test_short_work_is_done_at_once() -> None:
-    assert await PreparingPool(2).run(SHORT - 1, threading.get_ident) == threading.get_ident()
-    assert await PreparingPool(2).run(SHORT, threading.get_ident) != threading.get_ident()
+    assert await PreparingPool(2).run(NOBODY, SHORT - 1, threading.get_ident) == threading.get_ident()
+    assert await PreparingPool(2).run(NOBODY, SHORT, threading.get_ident) != threading.get_ident()
 
 
 @pytest.mark.row("F-343")
@@ -264,15 +265,15 @@ async def test_short_work_is_done_at_once() -> None:
 async def test_long_work_leaves_a_thread_to_the_others(leave: bool) -> None:
     """Also where whoever asked for it has left: the work goes on."""
     pool, go_on = PreparingPool(3), threading.Event()
-    long = [asyncio.create_task(pool.run(LONG, go_on.wait)) for _ in range(5)]
+    long = [asyncio.create_task(pool.run(NOBODY, LONG, go_on.wait)) for _ in range(5)]
     await asyncio.sleep(0)
     if leave:
         for task in long[:2]:
             task.cancel()
-    assert await asyncio.wait_for(pool.run(SHORT, lambda: "short"), 5) == "short"
+    assert await asyncio.wait_for(pool.run(NOBODY, SHORT, lambda: "short"), 5) == "short"
     go_on.set()
     assert (await asyncio.gather(*long, return_exceptions=True)).count(True) == 5 - 2 * leave
-    assert await asyncio.gather(*[pool.run(LONG, lambda: 1) for _ in range(5)]) == [1] * 5
+    assert await asyncio.gather(*[pool.run(NOBODY, LONG, lambda: 1) for _ in range(5)]) == [1] * 5
 
 
 async def test_requests_take_turns(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,7 +294,7 @@ async def test_requests_take_turns(site: Site, monkeypatch: pytest.MonkeyPatch) 
     many = asyncio.create_task(site.complete(prompt=["m" * SHORT] * 10, truncate_prompt_tokens=1))
     await until(begun.is_set)
     one = asyncio.create_task(site.complete(prompt=["o" * SHORT], truncate_prompt_tokens=1))
-    await until(pool._threads._work_queue.qsize)
+    await until(lambda: pool._short_turns.waiting(""))
     go_on.set()
     assert [reply.status_code for reply in await asyncio.gather(many, one)] == [200, 200]
     assert order.index("o") <= 2

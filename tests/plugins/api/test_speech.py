@@ -17,6 +17,7 @@ from lsv.media.items import AudioChunk, Encoded, Prepared
 from lsv.media.options import Limits, MediaOptions
 from lsv.media.processor import Processed
 from lsv.media.transcriber import Span
+from lsv.processes.side.turns import Owner
 from lsv.request.media import Media, Modality
 from lsv.request.outputs import Chunk, TokenLogprob
 from lsv.request.params import SamplingParams
@@ -80,7 +81,7 @@ class Ear:
     def check(self, references: Sequence[Reference]) -> None:
         pass
 
-    async def split_audio(self, audio: Encoded, seconds: float) -> AsyncGenerator[AudioChunk, None]:
+    async def split_audio(self, audio: Encoded, seconds: float, owner: Owner) -> AsyncGenerator[AudioChunk, None]:
         self.heard.append(audio.data)
         for index in range(self.pieces):
             await asyncio.sleep(self.gap)

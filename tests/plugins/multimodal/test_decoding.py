@@ -15,10 +15,10 @@ from PIL import Image, ImageOps
 from lsv.errors import BadRequest
 from lsv.media.options import Limits
 from lsv_multimodal.decoding import images
-from lsv_multimodal.decoding.audio import decode_audio, mix_audio
+from lsv_multimodal.decoding.audio import decode_audio, measure_audio, mix_audio
 from lsv_multimodal.decoding.frames import choose_frames
-from lsv_multimodal.decoding.images import decode_image
-from lsv_multimodal.decoding.video import decode_video
+from lsv_multimodal.decoding.images import decode_image, measure_image
+from lsv_multimodal.decoding.video import decode_video, measure_video
 
 from .conftest import clip, encode, sound
 
@@ -298,3 +298,25 @@ def test_a_large_image_is_reduced_where_it_will_be_small(
 def test_pixels_are_limited_before_decoding() -> None:
     with pytest.raises(BadRequest, match=r"over the limit of 10 \(--max-image-pixels\)"):
         decode_image(encode(Image.new("RGB", (4, 3))), msgspec.structs.replace(LIMITS, pixels=10))
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP"])
+def test_images_measure_what_they_are_once_they_are_decoded(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encode(Image.new("RGB", (301, 203), (9, 9, 9)), kind)
+    assert measure_image(data, Limits()) == decode_image(data, Limits()).pixels.nbytes
+    monkeypatch.setattr(images, "_LARGE", 1000)
+    assert measure_image(data, Limits(), lambda *_: (10, 10)) < 301 * 203
+    with pytest.raises(BadRequest, match="max-image-pixels"):
+        measure_image(data, Limits(pixels=1000))
+
+
+def test_sounds_and_clips_measure_what_they_are_once_they_are_decoded() -> None:
+    heard = sound(np.zeros((1, 24_000), np.float32), 16_000)
+    assert measure_audio(heard, 16_000, Limits()) == decode_audio(heard, 16_000, Limits()).samples.nbytes
+    with pytest.raises(BadRequest, match="may last 1 s"):
+        measure_audio(heard, 16_000, Limits(seconds=1))
+    seen = clip([50, 60, 70, 80, 90, 100])
+    given = {"num_frames": 3}
+    assert measure_video(seen, given, Limits()) == decode_video(seen, given, Limits()).frames.nbytes
+    with pytest.raises(BadRequest, match="max-decoded-mb"):
+        measure_video(seen, given, Limits(decoded=1000))

@@ -125,6 +125,38 @@ async def test_decoded_bytes_are_limited_by_request(config: EngineConfig, family
 
 
 @MODULE
+async def test_all_items_are_measured_before_the_first_is_decoded(config: EngineConfig, family: Plugins) -> None:
+    """Also where each of them is within the limit: a request that is refused has cost no decoding."""
+    service = LocalMediaService(config, family.catalog, MediaOptions(limits=Limits(decoded=4 << 20)))
+    decoded: list[object] = []
+    prepare = service._pool.prepare
+
+    async def count(*command: object) -> Prepared:
+        decoded.append(command)
+        return await prepare(*command)
+
+    service._pool.prepare = count  # type: ignore[method-assign]
+    large = [Reference("image", f"messages[0].content[{n}]", url=link(solid(n, 0, 0, size=(900, 900)))) for n in (1, 2)]
+    with pytest.raises(BadRequest, match=r"have 5 MiB once they are decoded, over the limit of 4 \(--max-decoded-mb"):
+        await service.prepare(large, {})
+    assert not decoded
+    assert [item.decoded for item in await service.prepare(large[:1], {})] == [900 * 900 * 3]
+    broken = Reference("image", "messages[0].content[2]", url=link(b"nothing"))
+    with pytest.raises(BadRequest, match=r"^messages\[0\].content\[2\]: this is not an image"):
+        await service.prepare([large[0], broken], {})
+    assert len(decoded) == 1, "what an item has once it is decoded is known from the cache"
+    await service.close()
+
+
+@MODULE
+async def test_items_of_a_request_are_bounded_before_they_are_decoded(config: EngineConfig, family: Plugins) -> None:
+    service = LocalMediaService(config, family.catalog, MediaOptions(limits=Limits(bytes=100)))
+    with pytest.raises(BadRequest, match=r"before they are decoded, over the limit of .* 4 times --max-media-mb"):
+        await service.prepare([shown(n, 2, 3) for n in range(5)], {})
+    await service.close()
+
+
+@MODULE
 async def test_a_request_leaves_connections_and_workers_to_others(config: EngineConfig, family: Plugins) -> None:
     sources = Waiting()
     service = LocalMediaService(config, family.catalog, MediaOptions(), sources=sources)  # type: ignore[arg-type]

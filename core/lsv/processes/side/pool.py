@@ -7,10 +7,11 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from lsv.errors import Overloaded, Unavailable
 from lsv.processes.side.process import Kind, SideProcess
+from lsv.processes.side.turns import NOBODY, Owner, Place, Turns
 from lsv.processes.wire import Received, Sent
 
 _log = logging.getLogger(__name__)
@@ -19,7 +20,7 @@ _ABANDONED_SECONDS = 0.5
 """How long work may go on after its client has left: to start a new process takes longer than most commands."""
 
 _LINE = 512
-"""Commands that may wait for a process."""
+"""Commands of one tenant that may wait for a process."""
 
 Made = TypeVar("Made")
 
@@ -27,7 +28,8 @@ Made = TypeVar("Made")
 class SidePool(Generic[Sent, Received]):
     """Carries out commands in at most ``size`` processes, which are started when they are needed.
 
-    ``seconds`` bounds a command. One event loop uses it, in a thread that must outlive the pool.
+    Owners of commands take turns. ``seconds`` bounds a command, or each reply of one with several: of these one process
+    is kept free, where there are more. One event loop uses it, in a thread that must outlive the pool.
     """
 
     def __init__(self, kind: Kind, init: Sent, *, seconds: float, size: int) -> None:
@@ -35,10 +37,10 @@ class SidePool(Generic[Sent, Received]):
         self._seconds = seconds
         self._idle: list[SideProcess[Sent, Received]] = [SideProcess(kind, init) for _ in range(size)]
         self._busy: set[SideProcess[Sent, Received]] = set()
-        self._slots = asyncio.Semaphore(size)
+        self._turns = Turns(size)
+        self._long_turns = Turns(max(1, size - 1))
         self._threads = ThreadPoolExecutor(size, thread_name_prefix="side")
         self._work: dict[asyncio.Task[object], SideProcess[Sent, Received]] = {}
-        self._waiting = 0
         self._told = False
 
     def warm(self) -> None:
@@ -56,15 +58,17 @@ class SidePool(Generic[Sent, Received]):
         """Wait until the first process is ready; raises as ``SideProcess.initialize``."""
         await asyncio.shield(await self._begin(SideProcess.initialize))
 
-    async def ask(self, command: Sent) -> Received:
+    async def ask(self, command: Sent, owner: Owner = NOBODY) -> Received:
         """The reply to a command, as ``SideProcess.ask``. Cancelling ends the work in the process, too."""
-        work = await self._begin(lambda process: process.ask(command, self._seconds))
+        work = await self._begin(lambda process: process.ask(command, self._seconds), owner)
         try:
             return await asyncio.shield(work)
         finally:
             self._abandon(work)
 
-    async def ask_all(self, command: Sent, is_last: Callable[[Received], bool]) -> AsyncGenerator[Received, None]:
+    async def ask_all(
+        self, command: Sent, is_last: Callable[[Received], bool], owner: Owner = NOBODY
+    ) -> AsyncGenerator[Received, None]:
         """The replies as they come, as ``SideProcess.ask_all``. Closing early ends the work in the process, too."""
         arrived: asyncio.Queue[Received | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
@@ -73,7 +77,14 @@ class SidePool(Generic[Sent, Received]):
             loop.call_soon_threadsafe(arrived.put_nowait, reply)
             return not is_last(reply)
 
-        work = await self._begin(lambda process: process.ask_all(command, take, self._seconds))
+        self._check_line(self._long_turns, owner)
+        place = await self._long_turns.take(owner)
+        try:
+            work = await self._begin(lambda process: process.ask_all(command, take, self._seconds), owner)
+        except BaseException:
+            self._long_turns.give_back(place)
+            raise
+        work.add_done_callback(lambda _: self._long_turns.give_back(place))
         work.add_done_callback(lambda _: arrived.put_nowait(None))
         try:
             while (reply := await arrived.get()) is not None:
@@ -90,20 +101,22 @@ class SidePool(Generic[Sent, Received]):
             process.kill()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _begin(self, act: Callable[[SideProcess[Sent, Received]], Made]) -> asyncio.Task[Made]:
-        """Have a process act as soon as one is free. Raises ``Overloaded`` where too many wait for that."""
-        if self._waiting >= _LINE:
-            raise Overloaded(f"{self._waiting} others wait for the process that {self._kind.what}: try again later")
-        self._waiting += 1
-        try:
-            await self._slots.acquire()
-        finally:
-            self._waiting -= 1
+    async def _begin(
+        self, act: Callable[[SideProcess[Sent, Received]], Made], owner: Owner = NOBODY
+    ) -> asyncio.Task[Made]:
+        """Have a process act once it is the owner's turn. Raises ``Overloaded`` where the owner waits for too many."""
+        self._check_line(self._turns, owner)
+        place = await self._turns.take(owner)
         process = self._idle.pop()
         work = asyncio.create_task(self._run(process, act))
         self._work[work] = process
-        work.add_done_callback(self._finish)
+        work.add_done_callback(lambda work: self._finish(work, place))
         return work
+
+    def _check_line(self, turns: Turns, owner: Owner) -> None:
+        waiting = turns.waiting(owner.tenant)
+        if waiting >= _LINE:
+            raise Overloaded(f"{waiting} others wait for the process that {self._kind.what}: try again later")
 
     async def _run(
         self, process: SideProcess[Sent, Received], act: Callable[[SideProcess[Sent, Received]], Made]
@@ -135,8 +148,8 @@ class SidePool(Generic[Sent, Received]):
         if not work.done():
             asyncio.get_running_loop().call_later(_ABANDONED_SECONDS, kill)
 
-    def _finish(self, work: asyncio.Task[object]) -> None:
-        self._slots.release()
+    def _finish(self, work: asyncio.Task[Any], place: Place) -> None:
+        self._turns.give_back(place)
         del self._work[work]
         if not work.cancelled():
             work.exception()  # the task that waited has seen it, or has gone

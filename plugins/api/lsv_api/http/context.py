@@ -7,9 +7,9 @@ import re
 import secrets
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import msgspec
 from sanic import Request
@@ -17,6 +17,7 @@ from sanic import Request
 from lsv.engine.admission import Admission
 from lsv.engine.client import Client, Service
 from lsv.errors import EngineDied, Unavailable
+from lsv.processes.side.turns import Owner
 from lsv.text.request_templates import RequestTemplates
 from lsv_api.accounts.account import ANYBODY, Account
 from lsv_api.accounts.buckets import Buckets
@@ -30,6 +31,8 @@ from lsv_api.preparing import PreparingPool
 if TYPE_CHECKING:
     from lsv_api.metrics.registry import Metrics
 
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 _WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -172,14 +175,14 @@ class Exchange:
             data = await self._read(limits.body_bytes, "--max-body-mb")
         else:
             data = await self._read(limits.text_bytes, "--api-max-text-mb")
-        return await self.api.pool.run(len(data), decode_body, data, kind, limits)
+        return await self.prepare(len(data), decode_body, data, kind, limits)
 
     async def form(self, kind: type[Body]) -> Body:
         """The body as a record, where it is a form."""
         limits = self.api.options.limits
         data = await self._read(limits.body_bytes, "--max-body-mb")
         content_type = self.request.headers.get("content-type", "")
-        return await self.api.pool.run(len(data), decode_form, data, content_type, kind, limits)
+        return await self.prepare(len(data), decode_form, data, content_type, kind, limits)
 
     async def no_body(self) -> None:
         """Read what is sent although nothing is asked for."""
@@ -189,6 +192,17 @@ class Exchange:
         data = await read_body(self.request, limit, option, self.api.options.body_timeout)
         self.size = len(data)
         return data
+
+    @property
+    def owner(self) -> Owner:
+        """Whose turn it is when work of this request is done."""
+        return Owner(self.account.name, self.account.weight, self.key)
+
+    def prepare(
+        self, size: int, work: Callable[Arguments, Result], /, *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Awaitable[Result]:
+        """Have ``work`` done for this request, as ``PreparingPool.run``."""
+        return self.api.pool.run(self.owner, size, work, *args, **kwargs)
 
     def served(self, name: str | None) -> Served:
         found = self.api.served(name)

@@ -45,7 +45,7 @@ async def create_chat_completion(exchange: Exchange) -> HTTPResponse | None:
     served = exchange.served(body.model)
     check_stream(body, exchange.api.options)
     handover = read_handover(body, served)
-    tools = await exchange.api.pool.run(exchange.size, read_tools, body, served, exchange.api.options)
+    tools = await exchange.prepare(exchange.size, read_tools, body, served, exchange.api.options)
     prompt = await encode_chat(body, served, exchange, tools.shown)
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     reading = AnswerReading(body, served, tools, prompt.text or "")

@@ -36,7 +36,7 @@ async def create_completion(exchange: Exchange) -> HTTPResponse | None:
     served = exchange.served(body.model)
     check_stream(body, exchange.api.options)
     handover = read_handover(body, served)
-    prompts = await encode_prompts(body, served, exchange.api)
+    prompts = await encode_prompts(body, served, exchange)
     params = _params(body, served)
     envelope = Envelope.of("cmpl", served, exchange)
     request = make_request(body, prompts, params, envelope.id, exchange, handover=handover)

@@ -51,10 +51,10 @@ async def encode_chat(
     fits = isinstance(body, ChatRequest) and body.truncate_prompt_tokens is None
     if isinstance(body, ChatRequest):
         check_answers(body, 1, served, api.options.limits)
-    shown, messages = await api.pool.run(exchange.size, _read, body, served, api.options)
+    shown, messages = await exchange.prepare(exchange.size, _read, body, served, api.options)
     text = await _render(body, messages, tools, served, exchange)
     text = text if media is None else media.spell(text)
-    ids = await encode_text(text, served, api, TextRule("messages", bool(body.add_special_tokens), fits))
+    ids = await encode_text(text, served, exchange, TextRule("messages", bool(body.add_special_tokens), fits))
     if not ids:
         raise BadRequest("messages: the chat template made an empty prompt of them", param="messages")
     if media is None:
@@ -64,7 +64,8 @@ async def encode_chat(
     # also without media: a placeholder that a text spells out has nothing to stand for
     began = time.monotonic()
     salt = salt_of(exchange, getattr(body, "cache_salt", None))
-    placed = media.place(ids, await media.prepare(shown, body.mm_processor_kwargs or {}, salt))
+    prepared = await media.prepare(shown, body.mm_processor_kwargs or {}, exchange.owner, salt)
+    placed = media.place(ids, prepared)
     exchange.preparing = time.monotonic() - began if shown else 0.0
     return msgspec.structs.replace(placed, text=text)
 
@@ -202,9 +203,11 @@ async def _render(
     brought = body.chat_template is not None and not tokenizer.has_template(body.chat_template)
     if brought or not are_flags(arguments["kwargs"]):
         source, special = tokenizer.template_source(template, with_tools=bool(tools)), tokenizer.special_tokens
-        return await exchange.api.templates.render(source, messages, special_tokens=special, **arguments)
+        return await exchange.api.templates.render(
+            source, messages, special_tokens=special, owner=exchange.owner, **arguments
+        )
     render = tokenizer.render_chat
-    return await exchange.api.pool.run(exchange.size, render, messages, template=template, **arguments)
+    return await exchange.prepare(exchange.size, render, messages, template=template, **arguments)
 
 
 def template_variables(body: ChatRequest | TokenizeRequest, options: ApiOptions) -> dict[str, Any]:
@@ -223,7 +226,7 @@ async def leaves_thinking_off(
 ) -> bool:
     """Whether the template has a switch for thinking that is off: with it on, it writes another prompt."""
     api, media = exchange.api, served.client.media
-    _, messages = await api.pool.run(exchange.size, _read, body, served, api.options)
+    _, messages = await exchange.prepare(exchange.size, _read, body, served, api.options)
     try:
         text = await _render(body, messages, tools, served, exchange, dict.fromkeys(_SWITCHES, True))
     except BadRequest:

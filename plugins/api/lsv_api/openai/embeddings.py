@@ -35,7 +35,7 @@ async def create_embeddings(exchange: Exchange) -> HTTPResponse:
     )
     served.admission.check_pooling(params)
     before = served.admission.pooler.prompt(body.prompt_name)
-    prompts = await encode_prompts(body, served, exchange.api, before)
+    prompts = await encode_prompts(body, served, exchange, before)
     write = packer(body) or list
     request = RequestSpec(
         prompts=tuple(prompts),
@@ -49,7 +49,7 @@ async def create_embeddings(exchange: Exchange) -> HTTPResponse:
     exchange.count_prompt(request.prompt_tokens)
     vectors = await served.client.encode(request)
     size = sum(map(len, vectors))
-    return await exchange.api.pool.run(size, _answer, vectors, write, served.name, exchange)
+    return await exchange.prepare(size, _answer, vectors, write, served.name, exchange)
 
 
 def _answer(vectors: Sequence[Vector], write: Callable[[Vector], Any], model: str, exchange: Exchange) -> HTTPResponse:

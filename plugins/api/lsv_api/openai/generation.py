@@ -111,7 +111,7 @@ async def run(
     except BadRequest as error:
         if error.param != FIELD:
             raise
-        raise await exchange.api.pool.run(LONG, origin.rename, error, served.parsing.schemas) from None
+        raise await exchange.prepare(LONG, origin.rename, error, served.parsing.schemas) from None
 
 
 async def _charged(chunks: AsyncIterator[Chunk], exchange: Exchange) -> AsyncGenerator[Chunk, None]:
@@ -158,7 +158,7 @@ async def respond(
             answer.kv_transfer_params = handover.answer
         return json_response(answer)
 
-    return await exchange.api.pool.run(_entries(request, usage), write)
+    return await exchange.prepare(_entries(request, usage), write)
 
 
 def _entries(request: RequestSpec, usage: UsageCounter) -> int:

@@ -10,7 +10,7 @@ import msgspec
 from lsv.engine.admission import LETTERS
 from lsv.errors import BadRequest
 from lsv.request.prompt import Prompt
-from lsv_api.http.context import Api, Served
+from lsv_api.http.context import Exchange, Served
 from lsv_api.limits import Limits
 from lsv_api.openai.sampling import check_answers
 from lsv_api.records.pooling import ClassifyRequest, PoolingRequest
@@ -36,24 +36,25 @@ class TextRule(msgspec.Struct, frozen=True):
 PromptsRequest = CompletionRequest | EmbeddingRequest | PoolingRequest | ClassifyRequest
 
 
-async def encode_prompts(body: PromptsRequest, served: Served, api: Api, before: str = "") -> list[Prompt]:
+async def encode_prompts(body: PromptsRequest, served: Served, exchange: Exchange, before: str = "") -> list[Prompt]:
     """Every prompt of a body, which may hold one or many, as text or as ids; with ``before`` put before texts.
 
     Raises ``BadRequest``: for more than may be asked for before anything is tokenised, for a prompt that is too long
     before those behind it are.
     """
     param = "prompt" if isinstance(body, CompletionRequest) else "input"
-    parts = split_prompts(getattr(body, param), param, api.options.limits.prompts)
+    parts = split_prompts(getattr(body, param), param, exchange.api.options.limits.prompts)
     if before:
         parts = [before + part if isinstance(part, str) else part for part in parts]
     if isinstance(body, CompletionRequest):
-        check_answers(body, len(parts), served, api.options.limits)
+        check_answers(body, len(parts), served, exchange.api.options.limits)
     how = TextRule(param, body.add_special_tokens is not False, fits=body.truncate_prompt_tokens is None)
     prompts: list[Prompt] = []
     for batch in _batches(parts):
-        prompts += await api.pool.run(sum(map(len, batch)), _encode_all, batch, served, api.options.limits, how)
+        size = sum(map(len, batch))
+        prompts += await exchange.prepare(size, _encode_all, batch, served, exchange.api.options.limits, how)
     if isinstance(body, CompletionRequest) and body.decoder_prompt is not None:
-        return await _begin_answers(prompts, body.decoder_prompt, served, api)
+        return await _begin_answers(prompts, body.decoder_prompt, served, exchange)
     return prompts
 
 
@@ -73,24 +74,26 @@ def split_prompts(prompt: PromptField, param: str, most: int) -> Sequence[str | 
     return cast("list[str | list[int]]", prompt)
 
 
-async def _begin_answers(prompts: Sequence[Prompt], decoder: str | list[int], served: Served, api: Api) -> list[Prompt]:
+async def _begin_answers(
+    prompts: Sequence[Prompt], decoder: str | list[int], served: Served, exchange: Exchange
+) -> list[Prompt]:
     """Prompts to encode, each with the beginning of its answer."""
     encoded, param = served.client.config.encoded, "decoder_prompt"
     if encoded is None:
         raise BadRequest("decoder_prompt: this model encodes no text, so its prompt is what answers go on from",
                          param=param)  # fmt: skip
     text = decoder if isinstance(decoder, str) else None
-    ids = decoder if text is None else await encode_text(text, served, api, TextRule(param, special=False))
+    ids = decoder if text is None else await encode_text(text, served, exchange, TextRule(param, special=False))
     served.admission.check_ids(ids, param)
     return [encoded.place(prompt.ids, ids, texts=(prompt.text, text)) for prompt in prompts]
 
 
-async def encode_text(text: str, served: Served, api: Api, how: TextRule) -> list[int]:
+async def encode_text(text: str, served: Served, exchange: Exchange, how: TextRule) -> list[int]:
     """The ids of a text, found beside the event loop where it is long.
 
     Raises ``BadRequest`` for one that is too long, before the whole of it is tokenised.
     """
-    return await api.pool.run(len(text), _encode, text, served, api.options.limits, how)
+    return await exchange.prepare(len(text), _encode, text, served, exchange.api.options.limits, how)
 
 
 def _encode_all(parts: Sequence[str | list[int]], served: Served, limits: Limits, how: TextRule) -> list[Prompt]:

@@ -24,8 +24,8 @@ async def tokenize(exchange: Exchange) -> HTTPResponse:
         ids = list((await encode_chat(body, served, exchange, body.tools)).ids)
     else:
         how = TextRule("prompt", body.add_special_tokens is not False, fits=False)
-        ids = await encode_text(body.prompt, served, exchange.api, how)
-    return await exchange.api.pool.run(len(ids), _answer, ids, served, spelt=bool(body.return_token_strs))
+        ids = await encode_text(body.prompt, served, exchange, how)
+    return await exchange.prepare(len(ids), _answer, ids, served, spelt=bool(body.return_token_strs))
 
 
 def _answer(ids: list[int], served: Served, *, spelt: bool) -> HTTPResponse:
@@ -43,7 +43,7 @@ def _answer(ids: list[int], served: Served, *, spelt: bool) -> HTTPResponse:
 async def detokenize(exchange: Exchange) -> HTTPResponse:
     body = await exchange.body(DetokenizeRequest)
     served = exchange.served(body.model)
-    return await exchange.api.pool.run(len(body.tokens), _detokenize, body.tokens, served)
+    return await exchange.prepare(len(body.tokens), _detokenize, body.tokens, served)
 
 
 def _detokenize(ids: list[int], served: Served) -> HTTPResponse:

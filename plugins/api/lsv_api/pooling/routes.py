@@ -38,7 +38,7 @@ async def pool(exchange: Exchange) -> HTTPResponse:
     params = pooling_params(body, body.task or own, normalize=body.normalize, dimensions=body.dimensions)
     params = served.admission.check_pooling(params)
     pack = packer(body)
-    prompts = await encode_prompts(body, served, exchange.api)
+    prompts = await encode_prompts(body, served, exchange)
     width = (pooler.size or 1) if params.task == "token_embed" else len(pooler.labels)
     if params.kind == "all" and (numbers := width * sum(len(prompt.ids) for prompt in prompts)) > _MOST_NUMBERS:
         raise BadRequest(
@@ -53,7 +53,7 @@ async def pool(exchange: Exchange) -> HTTPResponse:
         return pooler.rows(task, prompt.ids, vector) if pack is None else pack(vector)
 
     made = envelope(exchange, served, "pool")
-    return await exchange.api.pool.run(sum(map(len, vectors)), _answer, request.prompts, vectors, write, made)
+    return await exchange.prepare(sum(map(len, vectors)), _answer, request.prompts, vectors, write, made)
 
 
 def _answer(
@@ -72,7 +72,7 @@ async def classify(exchange: Exchange) -> HTTPResponse:
     served = exchange.served(body.model)
     params = pooling_params(body, "classify")
     served.admission.check_pooling(params)
-    prompts = await encode_prompts(body, served, exchange.api)
+    prompts = await encode_prompts(body, served, exchange)
     _, vectors = await pool_prompts(body, exchange, served, prompts, params, field="input")
     labels = served.admission.pooler.labels
     data = [_classified(index, vector, labels) for index, vector in enumerate(vectors)]

@@ -100,13 +100,13 @@ async def _score(exchange: Exchange, served: Served, body: PooledRequest, pairs:
     size = sum(map(len, (*pairs.firsts, *pairs.seconds)))
     if pooler.task == "classify":
         params = pooling_params(body, "score", truncated=True)
-        prompts = await exchange.api.pool.run(size, _encode_pairs, served, body, pairs)
+        prompts = await exchange.prepare(size, _encode_pairs, served, body, pairs)
         _, vectors = await pool_prompts(body, exchange, served, prompts, params, field=pairs.fields[1])
         return [vector[0] for vector in vectors]
     params = pooling_params(body, "embed", normalize=True)
-    prompts = await exchange.api.pool.run(size, _encode_texts, served, body, pairs)
+    prompts = await exchange.prepare(size, _encode_texts, served, body, pairs)
     _, vectors = await pool_prompts(body, exchange, served, prompts, params, field=pairs.fields[1])
-    return await exchange.api.pool.run(sum(map(len, vectors)), _compare, pairs, vectors)
+    return await exchange.prepare(sum(map(len, vectors)), _compare, pairs, vectors)
 
 
 def _encode_pairs(served: Served, body: PooledRequest, pairs: Pairs) -> list[Prompt]:

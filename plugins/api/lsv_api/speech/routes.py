@@ -106,7 +106,7 @@ async def _make_job(
     preceding = f" {body.prompt.strip()}" if body.prompt else ""
     before: tuple[int, ...] = ()
     if preceding:
-        before = tuple(await encode_text(preceding, served, exchange.api, TextRule("prompt", special=False)))
+        before = tuple(await encode_text(preceding, served, exchange, TextRule("prompt", special=False)))
     timed, scored = body.response_format in TIMED, body.response_format == "verbose_json"
     prompt = transcriber.prompt(task, language or next(iter(transcriber.languages)), timed=timed, before=before)
     params = SamplingParams(

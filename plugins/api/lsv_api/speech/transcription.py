@@ -129,7 +129,8 @@ class TranscriptionRunner:
         """Start every piece as soon as it is ready and fewer than ``AT_ONCE`` are running."""
         language = self._job.language
         try:
-            async with aclosing(self._media.split_audio(Encoded(self._body.file), self._transcriber.seconds)) as chunks:
+            file, seconds = Encoded(self._body.file), self._transcriber.seconds
+            async with aclosing(self._media.split_audio(file, seconds, self._exchange.owner)) as chunks:
                 index = 0
                 async for audio in chunks:
                     if language is None:

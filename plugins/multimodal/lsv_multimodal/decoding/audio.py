@@ -35,12 +35,31 @@ def decode_track(data: bytes, rate: int, limits: Limits) -> Audio | None:
             return None
         stream = container.streams.audio[0]
         check_codec(stream, "audio")
-        if stream.duration is not None and stream.time_base is not None:
-            _check_seconds(float(stream.duration * stream.time_base), limits)
+        _check_seconds(_seconds_of(stream), limits)
         stream.codec_context.thread_count = 1
         resampler = av.AudioResampler(format="fltp", rate=rate)
         frames = (resampled for frame in container.decode(stream) for resampled in resampler.resample(frame))
         return Audio(_gather(_flushed(frames, resampler), rate, limits), rate)
+
+
+def measure_audio(data: bytes, rate: int, limits: Limits) -> int:
+    """Bytes that decoding the first audio stream makes, by its header; 0 where that says nothing, or there is none.
+
+    Raises ``BadRequest``.
+    """
+    with opened(data, "audio") as container:
+        if not container.streams.audio:
+            return 0
+        seconds = _seconds_of(container.streams.audio[0])
+    _check_seconds(seconds, limits)
+    return int(max(0.0, seconds) * rate) * np.dtype(np.float32).itemsize
+
+
+def _seconds_of(stream: av.AudioStream) -> float:
+    """How long a stream lasts by its header; 0 where that does not say."""
+    if stream.duration is None or stream.time_base is None:
+        return 0.0
+    return float(stream.duration * stream.time_base)
 
 
 def mix_audio(samples: npt.ArrayLike, given: int, rate: int, limits: Limits) -> Audio:

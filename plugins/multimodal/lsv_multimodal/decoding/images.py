@@ -36,10 +36,7 @@ def decode_image(data: bytes, limits: Limits, resized: Resized | None = None) ->
 
     Raises ``BadRequest`` in our own words: those of decoders show memory addresses.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PilImage.DecompressionBombWarning)  # the limits say how large is too large
-        image = _open(data, limits)
-    check_size(*image.size, limits)
+    image = _open(data, limits)
     factor = _reduction(*image.size, resized)
     image.draft(None, (image.width // factor, image.height // factor))  # JPEG: by 2, 4 or 8 while it is decoded
     _check_memory(image, limits)
@@ -50,6 +47,13 @@ def decode_image(data: bytes, limits: Limits, resized: Resized | None = None) ->
         raise
     except Exception:
         raise BadRequest("the image is damaged or cut off: it can't be decoded to its end") from None
+
+
+def measure_image(data: bytes, limits: Limits, resized: Resized | None = None) -> int:
+    """Bytes that ``decode_image`` makes of an image, by its header. Raises ``BadRequest``."""
+    width, height = _open(data, limits).size
+    factor = _reduction(width, height, resized)
+    return -(-width // factor) * -(-height // factor) * 3
 
 
 def check_size(width: int, height: int, limits: Limits) -> None:
@@ -88,6 +92,15 @@ _TURNS: Mapping[int, Callable[[Pixels], Pixels]] = {
 
 
 def _open(data: bytes, limits: Limits) -> PilImage.Image:
+    """An image of which the header alone is read. Raises ``BadRequest``, also for one of too many pixels."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PilImage.DecompressionBombWarning)  # the limits say how large is too large
+        image = _read_header(data, limits)
+    check_size(*image.size, limits)
+    return image
+
+
+def _read_header(data: bytes, limits: Limits) -> PilImage.Image:
     try:
         return PilImage.open(io.BytesIO(data), formats=_FORMATS)
     except UnidentifiedImageError:

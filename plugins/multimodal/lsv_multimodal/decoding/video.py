@@ -23,14 +23,25 @@ def decode_video(data: bytes, options: Mapping[str, Any], limits: Limits) -> Vid
     ``num_frames`` are spread evenly from the first to the last frame; ``fps`` takes the frame shown at each of so many
     moments a second. No frame is taken twice, so a short video may give fewer. Audio is left to ``decode_track``.
     """
+    times, wanted, _ = _choose(data, options, limits)
+    with opened(data, "video") as container:
+        return _decode(container, wanted, times, limits)
+
+
+def measure_video(data: bytes, options: Mapping[str, Any], limits: Limits) -> int:
+    """Bytes of the frames that ``decode_video`` takes, by the headers of the video. Raises ``BadRequest``."""
+    return _choose(data, options, limits)[2]
+
+
+def _choose(data: bytes, options: Mapping[str, Any], limits: Limits) -> tuple[list[float], list[int], int]:
+    """The times of all frames, which of them are taken, and the bytes of these. Raises ``BadRequest``."""
     with opened(data, "video") as container:
         times = _frame_times(container, limits)
         wanted = choose_frames(times, options, limits)
-        stream = container.streams.video[0]
-        check_size(stream.codec_context.width, stream.codec_context.height, limits)
-        _check_decoded(len(wanted), stream.codec_context.width, stream.codec_context.height, limits)
-    with opened(data, "video") as container:
-        return _decode(container, wanted, times, limits)
+        width, height = container.streams.video[0].codec_context.width, container.streams.video[0].codec_context.height
+        check_size(width, height, limits)
+        _check_decoded(len(wanted), width, height, limits)
+        return times, wanted, len(wanted) * width * height * 3
 
 
 def _frame_times(container: av.container.InputContainer, limits: Limits) -> list[float]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lsv import plugins
 from lsv.errors import LsvError, PluginError, RequestFailed
 from lsv.processes.side.main import Loaded, run
-from lsv_multimodal.worker.messages import Command, Init, Prepare, Reply, SplitAudio
+from lsv_multimodal.worker.messages import Command, Init, Measure, Measured, Prepare, Reply, SplitAudio
 
 if TYPE_CHECKING:
     from lsv_multimodal.preprocessing import Preprocessor
@@ -35,12 +35,14 @@ def load(init: Init) -> Loaded:
     return Loaded(lambda command: carry_out(preprocessor, command), readable=(init.config.model,))
 
 
-def carry_out(preprocessor: Preprocessor, command: Prepare | SplitAudio) -> Iterator[Reply]:
+def carry_out(preprocessor: Preprocessor, command: Measure | Prepare | SplitAudio) -> Iterator[Reply]:
     """The replies to a command; a fault of the processor's fails the one item."""
     modality = "audio" if isinstance(command, SplitAudio) else command.modality
     try:
         if isinstance(command, SplitAudio):
             yield from preprocessor.split_audio(command.item, command.seconds, command.options)
+        elif isinstance(command, Measure):
+            yield Measured(preprocessor.measure(command.modality, command.item, command.options))
         else:
             yield preprocessor.prepare(command.modality, command.item, command.options)
     except (LsvError, MemoryError):

@@ -28,6 +28,20 @@ class Prepare(msgspec.Struct, frozen=True, tag=True):
     options: Mapping[str, Any] = {}
 
 
+class Measure(msgspec.Struct, frozen=True, tag=True):
+    """Find out from an item's headers how many bytes it will have once it is decoded."""
+
+    modality: Modality
+    item: Encoded
+    options: Mapping[str, Any] = {}
+
+
+class Measured(msgspec.Struct, frozen=True, tag=True):
+    """Bytes that an item will have, as far as its headers say."""
+
+    size: int
+
+
 class SplitAudio(msgspec.Struct, frozen=True, tag=True):
     """Decode audio and prepare it in chunks of at most ``seconds``, each sent as soon as it is ready."""
 
@@ -36,5 +50,5 @@ class SplitAudio(msgspec.Struct, frozen=True, tag=True):
     options: Mapping[str, Any] = {}
 
 
-Command = Init | Prepare | SplitAudio
-Reply = Prepared | AudioChunk
+Command = Init | Measure | Prepare | SplitAudio
+Reply = Measured | Prepared | AudioChunk

@@ -13,8 +13,9 @@ from lsv.media.options import MediaOptions
 from lsv.processes.confinement.terms import Terms
 from lsv.processes.side.pool import SidePool
 from lsv.processes.side.process import Broken, Kind
+from lsv.processes.side.turns import NOBODY, Owner
 from lsv.request.media import Modality
-from lsv_multimodal.worker.messages import Command, Init, Prepare, Reply, SplitAudio
+from lsv_multimodal.worker.messages import Command, Init, Measure, Measured, Prepare, Reply, SplitAudio
 
 _OPTIONS = {"time": " (--media-timeout)", "memory": " (--media-memory-mb)"}
 
@@ -46,19 +47,28 @@ class WorkerPool:
         """Wait until the first process has loaded the processor; raises why it can't."""
         await self._pool.initialize()
 
-    async def prepare(self, command: Prepare) -> Prepared:
+    async def prepare(self, command: Prepare, owner: Owner = NOBODY) -> Prepared:
         """An item, prepared. Raises ``BadRequest`` where it costs its process its life."""
-        try:
-            reply = await self._pool.ask(command)
-        except Broken as broken:
-            raise _refusal(command.modality, broken) from None
+        reply = await self._ask(command, owner)
         assert isinstance(reply, Prepared), "an item is prepared or refused"
         return reply
 
-    async def split_audio(self, command: SplitAudio) -> AsyncGenerator[AudioChunk, None]:
+    async def measure(self, command: Measure, owner: Owner = NOBODY) -> int:
+        """Bytes that an item will have once it is decoded. Raises ``BadRequest`` as ``prepare`` does."""
+        reply = await self._ask(command, owner)
+        assert isinstance(reply, Measured), "an item is measured or refused"
+        return reply.size
+
+    async def _ask(self, command: Measure | Prepare, owner: Owner) -> Reply:
+        try:
+            return await self._pool.ask(command, owner)
+        except Broken as broken:
+            raise _refusal(command.modality, broken) from None
+
+    async def split_audio(self, command: SplitAudio, owner: Owner = NOBODY) -> AsyncGenerator[AudioChunk, None]:
         """The chunks as they come."""
         try:
-            async with aclosing(self._pool.ask_all(command, _is_last)) as replies:
+            async with aclosing(self._pool.ask_all(command, _is_last, owner)) as replies:
                 async for reply in replies:
                     assert isinstance(reply, AudioChunk), "audio is split or refused"
                     yield reply
