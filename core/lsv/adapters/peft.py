@@ -24,7 +24,8 @@ from lsv.untrusted.patterns import Pattern, Patterns
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 """The files that hold an adapter's weights; the first that is there counts."""
-_NAME = re.compile(r"[\w.\-:/@]{1,200}")
+_NAME = re.compile(r"(?:[A-Za-z0-9._-]{1,64}~)?[\w.\-:/@]{1,200}")
+"""That of an account's own adapter begins with the account's, see ``lsv.request.adapter.owned_name``."""
 CONFIG_BYTES = 1 << 20
 WEIGHTS_BYTES = 8 << 30
 """The largest files that are read."""

@@ -14,7 +14,7 @@ from lsv.adapters import peft
 from lsv.adapters.reading.process import look
 from lsv.config import AdapterOptions, Confinement, EngineConfig, OptionValue
 from lsv.errors import BadRequest, CheckpointError, EngineDied, ErrorRecord, LsvError, ModelNotFound, NotYet
-from lsv.request.adapter import Adapter
+from lsv.request.adapter import Adapter, owner_of
 
 log = logging.getLogger(__name__)
 
@@ -226,7 +226,13 @@ class AdapterRegistry:
 
 def resolve(options: AdapterOptions, name: str) -> str | None:
     """The folder of an adapter that is served by its name without being listed, if there is one of that name."""
-    if options.folder is None or not peft.is_name(name) or name != Path(name).name or name.startswith("."):
+    if (
+        options.folder is None
+        or owner_of(name)
+        or not peft.is_name(name)
+        or name != Path(name).name
+        or name.startswith(".")
+    ):
         return None
     path = Path(options.folder) / name
     return str(path) if (path / peft.CONFIG).is_file() else None

@@ -12,7 +12,7 @@ from lsv.config import EngineConfig, Fit
 from lsv.engine.admission import Admission
 from lsv.engine.messages import Stats
 from lsv.errors import EngineDied, LsvError, ModelNotFound
-from lsv.request.adapter import Adapter
+from lsv.request.adapter import OPERATOR, Adapter, Viewer, owner_of
 from lsv.request.outputs import Chunk, RequestRecord
 from lsv.request.spec import RequestSpec
 from lsv.text.tokenizer import Tokenizer
@@ -159,18 +159,26 @@ class Service:
     def names(self) -> tuple[str, ...]:
         return tuple(self.clients)
 
-    @property
-    def adapters(self) -> Mapping[str, tuple[Client, Adapter]]:
-        """The adapters of all models by their names."""
-        found = ((client, adapter) for client in dict.fromkeys(self.clients.values()) for adapter in client.adapters)
-        return {adapter.name: (client, adapter) for client, adapter in found}
+    def adapters(self, viewer: Viewer = OPERATOR) -> Mapping[str, tuple[Client, Adapter]]:
+        """The adapters of all models that ``viewer`` may use, by the names it calls them.
+
+        An account's own adapter goes before one of the operator's that has its name.
+        """
+        found = [
+            (client, adapter)
+            for client in dict.fromkeys(self.clients.values())
+            for adapter in client.adapters
+            if viewer.sees(adapter.name)
+        ]
+        found.sort(key=lambda one: owner_of(one[1].name) != "")  # later ones take a name from others
+        return {viewer.calls(adapter.name): (client, adapter) for client, adapter in found}
 
     def find(self, name: str | None) -> Client:
         """The client behind a served name; None means the first one. Raises ``ModelNotFound``."""
         return self.route(name)[0]
 
-    def route(self, name: str | None) -> tuple[Client, str]:
-        """The client behind a name, and the adapter of that name; an empty one where the name is a model's.
+    def route(self, name: str | None, viewer: Viewer = OPERATOR) -> tuple[Client, str]:
+        """The client behind a name, and what it calls the adapter of that name; an empty one for a model's name.
 
         Raises ``ModelNotFound``.
         """
@@ -178,12 +186,15 @@ class Service:
             return next(iter(self.clients.values())), ""
         if name in self.clients:
             return self.clients[name], ""
+        adapters = self.adapters(viewer)
+        if name in adapters:
+            client, adapter = adapters[name]
+            return client, adapter.name
         for client in dict.fromkeys(self.clients.values()):
             options = client.config.adapters
-            listed = any(adapter.name == name for adapter in client.adapters)
-            if listed or (options is not None and resolve(options, name) is not None):
+            if options is not None and resolve(options, name) is not None:
                 return client, name
-        known = ", ".join((*self.clients, *self.adapters))
+        known = ", ".join((*self.clients, *adapters))
         raise ModelNotFound(f"The model `{name}` does not exist; this server has: {known}", param="model")
 
     def dead(self) -> LsvError | None:

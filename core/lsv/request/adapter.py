@@ -8,6 +8,42 @@ import msgspec
 
 from lsv.errors import BadRequest
 
+_OWNED = "~"
+"""Stands between an account and its adapter; clients can't write it in a name."""
+
+
+def owned_name(account: str, name: str) -> str:
+    """What an engine calls an adapter that belongs to an account; ``name`` itself for one of the operator's."""
+    return f"{account}{_OWNED}{name}" if account else name
+
+
+def owner_of(name: str) -> str:
+    """The account that an adapter belongs to, by what the engine calls it; empty for one of the operator's."""
+    return name.partition(_OWNED)[0] if _OWNED in name else ""
+
+
+def shown_name(name: str) -> str:
+    """What the owner of an adapter calls it."""
+    return name.rpartition(_OWNED)[2]
+
+
+class Viewer(msgspec.Struct, frozen=True):
+    """Who asks for models: an account sees its own adapters and the operator's, the operator sees all."""
+
+    account: str = ""
+    operator: bool = True
+
+    def sees(self, name: str) -> bool:
+        """Whether an adapter is served to it, by what the engine calls that."""
+        return self.operator or owner_of(name) in ("", self.account)
+
+    def calls(self, name: str) -> str:
+        """What it calls an adapter: its own by their short names, the operator those of accounts by their long ones."""
+        return name if self.operator else shown_name(name)
+
+
+OPERATOR = Viewer()
+
 
 class Adapter(msgspec.Struct, frozen=True):
     """An adapter that an engine has loaded."""
@@ -16,7 +52,7 @@ class Adapter(msgspec.Struct, frozen=True):
     """Names it in the engine: counts up from 1, and is never used again."""
 
     name: str
-    """What requests call it."""
+    """What requests call it; that of an account is an ``owned_name``."""
 
     path: str
     """The folder it was read from."""

@@ -13,6 +13,7 @@ from lsv.engine.client import EngineStatus, Vector
 from lsv.engine.client_base import ClientBase
 from lsv.engine.messages import Stats
 from lsv.errors import BadRequest
+from lsv.request.adapter import Adapter
 from lsv.request.outputs import Chunk, Gaps, PositionLogprobs, RequestRecord, TokenLogprob
 from lsv.request.params import SamplingParams, Side
 from lsv.request.prompt import Prompt
@@ -186,6 +187,16 @@ class FakeClient(ClientBase):
         if admitted.pooling is not None and admitted.pooling.kind == "all":
             return [(*vector,) * len(prompt.ids) for vector, prompt in zip(vectors, admitted.prompts, strict=True)]
         return vectors
+
+    async def load_adapter(self, name: str, path: str, *, replace: bool = False) -> None:
+        """List an adapter; nothing is read. Raises ``BadRequest`` for a name that is taken."""
+        others = tuple(one for one in self.adapters if one.name != name)
+        if len(others) < len(self.adapters) and not replace:
+            raise BadRequest(f"the name {name} is taken: unload that adapter first", param="lora_name")
+        self.adapters = (*others, Adapter(next(self._ids) + 1, name, path, path.encode()))
+
+    async def unload_adapter(self, name: str) -> None:
+        self.adapters = tuple(one for one in self.adapters if one.name != name)
 
     async def sleep(self, level: int = 1, mode: str = "abort") -> None:
         self.orders.append(f"sleep {level} {mode}")

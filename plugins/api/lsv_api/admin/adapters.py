@@ -1,13 +1,21 @@
-"""Routes that load and unload adapters while the server runs."""
+"""Routes that load and unload adapters while the server runs.
+
+What the operator loads is served to all. What another account loads is its own: it alone sees, uses, replaces and
+unloads it.
+"""
 
 from __future__ import annotations
 
 from sanic.response import HTTPResponse, text
 
-from lsv.engine.client import Client
+from lsv.errors import BadRequest, ModelNotFound, Overloaded
+from lsv.request.adapter import owned_name, owner_of
 from lsv_api.http.context import Exchange, check_ready
 from lsv_api.http.failures import NotAllowed
 from lsv_api.records.requests import LoadAdapterRequest, UnloadAdapterRequest
+
+_MOST = 128
+"""Adapters that an account may have loaded at a time."""
 
 
 async def load_adapter(exchange: Exchange) -> HTTPResponse:
@@ -15,23 +23,49 @@ async def load_adapter(exchange: Exchange) -> HTTPResponse:
     body = await exchange.body(LoadAdapterRequest)
     client = exchange.api.service.find(body.base_model_name)
     check_ready(client)
-    await client.load_adapter(body.lora_name, body.lora_path, replace=bool(body.load_inplace))
+    name = _own_name(exchange, body.lora_name)
+    _check_room(exchange, name)
+    await client.load_adapter(name, body.lora_path, replace=bool(body.load_inplace))
     return text(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
 
 async def unload_adapter(exchange: Exchange) -> HTTPResponse:
     _check_allowed(exchange)
     body = await exchange.body(UnloadAdapterRequest)
-    client = _serving(exchange, body.lora_name)
+    service, viewer = exchange.api.service, exchange.viewer
+    found = service.adapters(viewer).get(body.lora_name)
+    if found is None:
+        raise ModelNotFound(f"there is no adapter {body.lora_name}", param="lora_name")
+    client, adapter = found
+    if not viewer.operator and not owner_of(adapter.name):
+        raise NotAllowed(f"the adapter {body.lora_name} is the operator's: only the operator may unload it")
     check_ready(client)
-    await client.unload_adapter(body.lora_name)
+    await client.unload_adapter(adapter.name)
     return text(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
 
 
-def _serving(exchange: Exchange, name: str) -> Client:
-    """The model that has the adapter; if none has, the first, which says so."""
-    service = exchange.api.service
-    return service.adapters[name][0] if name in service.adapters else service.find(None)
+def _own_name(exchange: Exchange, name: str) -> str:
+    """What the engine calls an adapter that this request loads.
+
+    Raises ``BadRequest`` for a name that is not the account's to give.
+    """
+    service, viewer = exchange.api.service, exchange.viewer
+    if viewer.operator:
+        return name
+    if owner_of(name):
+        raise BadRequest("an adapter's name is up to 200 letters, digits and ._-:/@", param="lora_name")
+    known = service.adapters(viewer).get(name)
+    if name in service.names or (known is not None and not owner_of(known[1].name)):
+        raise BadRequest(f"the name {name} is taken: it is one of the operator's; choose another", param="lora_name")
+    return owned_name(viewer.account, name)
+
+
+def _check_room(exchange: Exchange, name: str) -> None:
+    """Raises ``Overloaded`` where an account has loaded as many adapters as it may."""
+    adapters = [adapter.name for _, adapter in exchange.api.service.adapters().values()]
+    mine = [one for one in adapters if owner_of(one) and owner_of(one) == owner_of(name)]
+    if len(mine) >= _MOST and name not in mine:
+        raise Overloaded(f"an account may have {_MOST} adapters loaded: unload one first")
 
 
 def _check_allowed(exchange: Exchange) -> None:

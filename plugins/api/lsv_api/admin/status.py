@@ -12,21 +12,20 @@ from sanic.response import HTTPResponse
 from lsv.engine.client import Client, EngineStatus, Service
 from lsv.version import __version__
 from lsv_api.accounts.account import ANYBODY
-from lsv_api.http.context import Api, Exchange, describe
+from lsv_api.http.context import Exchange, describe
 from lsv_api.http.reply import json_response
 from lsv_api.records.responses import Alive, EngineState, Health, ModelCard, ModelList, ReplicaState, Version
 
 
 async def list_models(exchange: Exchange) -> HTTPResponse:
-    api = exchange.api
-    names = (*api.service.names, *api.service.adapters)
-    return json_response(ModelList(data=[_card(name, api) for name in names]))
+    service = exchange.api.service
+    names = (*service.names, *service.adapters(exchange.viewer))
+    return json_response(ModelList(data=[_card(name, exchange) for name in names]))
 
 
 async def show_model(exchange: Exchange) -> HTTPResponse:
     name = unquote(exchange.request.match_info["name"]).removesuffix("/")
-    exchange.api.service.route(name)
-    return json_response(_card(name, exchange.api))
+    return json_response(_card(name, exchange))
 
 
 async def live(exchange: Exchange) -> HTTPResponse:
@@ -74,14 +73,15 @@ def _describe_status(status: EngineStatus, *, told: bool) -> dict[str, Any]:
     return structs.asdict(status if told else structs.replace(status, error=None))
 
 
-def _card(name: str, api: Api) -> ModelCard:
-    client, adapter = api.service.route(name)
+def _card(name: str, exchange: Exchange) -> ModelCard:
+    """Folders of adapters are for the operator alone. Raises ``ModelNotFound``."""
+    client, adapter = exchange.api.service.route(name, exchange.viewer)
     served, media = describe(client), client.media
     path = next((one.path for one in client.adapters if one.name == adapter), adapter)
     return ModelCard(
         id=name,
-        created=api.started,
-        root=path or served.name,
+        created=exchange.api.started,
+        root=(path if exchange.viewer.operator else name) if adapter else served.name,
         parent=served.name if adapter else None,
         max_model_len=served.admission.max_model_len,
         modalities=["text", *(media.allowed if media is not None else ())],

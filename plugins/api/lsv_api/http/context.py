@@ -18,6 +18,7 @@ from lsv.engine.admission import Admission
 from lsv.engine.client import Client, Service
 from lsv.errors import EngineDied, Unavailable
 from lsv.processes.side.turns import Owner
+from lsv.request.adapter import Viewer
 from lsv.text.request_templates import RequestTemplates
 from lsv_api.accounts.account import ANYBODY, Account
 from lsv_api.accounts.buckets import Buckets
@@ -80,7 +81,7 @@ class Served(msgspec.Struct, frozen=True):
     """How its answers are read."""
 
     adapter: str = ""
-    """The adapter that the request names; empty for the model as it is."""
+    """What the engine calls the adapter that the request names; empty for the model as it is."""
 
 
 class Shared(msgspec.Struct, frozen=True):
@@ -117,12 +118,15 @@ class Api(msgspec.Struct, frozen=True):
     def takes_media(self) -> bool:
         return any(client.media is not None for client in self.service.clients.values())
 
-    def served(self, name: str | None) -> Served:
-        """The model or adapter behind a name. Raises ``ModelNotFound``, ``EngineDied`` or ``Unavailable``."""
-        client, adapter = self.service.route(name)
+    def served(self, name: str | None, viewer: Viewer) -> Served:
+        """The model or adapter that ``viewer`` means by a name.
+
+        Raises ``ModelNotFound``, ``EngineDied`` or ``Unavailable``.
+        """
+        client, adapter = self.service.route(name, viewer)
         check_ready(client)
         found = describe(client, self.parsing.get(client.config.served_names[0], PLAIN))
-        return msgspec.structs.replace(found, name=adapter, adapter=adapter) if adapter else found
+        return msgspec.structs.replace(found, name=name, adapter=adapter) if adapter and name else found
 
 
 def describe(client: Client, parsing: Parsing = PLAIN) -> Served:
@@ -194,6 +198,11 @@ class Exchange:
         return data
 
     @property
+    def viewer(self) -> Viewer:
+        """Which adapters the request may use: all where accounts are not told apart, and for the operator."""
+        return Viewer(self.account.name, self.api.options.keyless or self.account.admin)
+
+    @property
     def owner(self) -> Owner:
         """Whose turn it is when work of this request is done."""
         return Owner(self.account.name, self.account.weight, self.key)
@@ -205,7 +214,7 @@ class Exchange:
         return self.api.pool.run(self.owner, size, work, *args, **kwargs)
 
     def served(self, name: str | None) -> Served:
-        found = self.api.served(name)
+        found = self.api.served(name, self.viewer)
         self.model, self.adapter = found.client.config.served_names[0], found.adapter
         return found
 

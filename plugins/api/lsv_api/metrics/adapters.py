@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from lsv.engine.client import Client
+from lsv.request.adapter import shown_name
 
 
 def collect_adapters(engines: Mapping[tuple[str, str], Client]) -> Iterator[Metric]:
@@ -24,7 +25,8 @@ def collect_adapters(engines: Mapping[tuple[str, str], Client]) -> Iterator[Metr
         options, found = client.config.adapters, client.stats.adapters
         if options is not None:
             names = ((), ()) if found is None else (found.waiting, found.running)
-            labels = (model, engine, str(options.slots), *map(",".join, names))
+            shown = (",".join(sorted({shown_name(name) for name in one})) for one in names)
+            labels = (model, engine, str(options.slots), *shown)
             metric.add_metric(labels, time.time())
     if metric.samples:
         yield metric
