@@ -6,7 +6,8 @@
 #   deploy/docker/run.sh ray meta-llama/Llama-3.3-70B -tp 4   # ranks that Ray starts there; an image with EXTRAS=webui,ray
 #
 # IMAGE is the image (lsv:cuda), MOUNT a folder of models at the same path inside (/fsx), and OPTIONS are those of docker
-# run (--gpus all). What follows the mode is handed to lsv serve.
+# run (--gpus all). What follows the mode is handed to lsv serve. Only this machine reaches the server; ADDRESS=0.0.0.0 opens
+# it to others: set LSV_API_KEY then.
 set -eu
 mode=${1:-}
 case $mode in
@@ -21,4 +22,5 @@ mount=${MOUNT:-/fsx}
 
 # shellcheck disable=SC2086
 exec docker run --rm --init --stop-timeout 60 --network host --ipc host --volume "$mount:$mount" \
+  --cap-drop ALL --security-opt no-new-privileges --env "LSV_HOST=${ADDRESS:-127.0.0.1}" \
   --volume lsv-cache:/cache --env HF_TOKEN --env LSV_API_KEY ${OPTIONS---gpus all} "${IMAGE:-lsv:cuda}" "$@"

@@ -8,7 +8,7 @@
 #   docker exec lsv-node lsv serve MODEL -tp 8 -pp 2 --distributed-executor-backend ray
 #
 # The address is the first machine's for all of them. The folder holds the same models everywhere, under one path, and the
-# image's user (10001) reads it. Further words are options of docker run: --env NCCL_IB_HCA=mlx5, --privileged, …; what
+# image's user (10001) reads it. Further words are options of docker run: --env NCCL_IB_HCA=mlx5, --cap-add IPC_LOCK, --privileged, …; what
 # is set here counts for this machine alone. The shell that runs this holds its machine in the cluster.
 set -euo pipefail
 if (($# < 4)) || [[ $3 != --head && $3 != --worker ]]; then
@@ -26,4 +26,4 @@ else
 fi
 trap 'docker stop lsv-node >/dev/null 2>&1 || true' EXIT
 docker run --rm --init --name lsv-node --network host --ipc host --volume "$models:/cache/huggingface" \
-  --env HF_TOKEN --env LSV_API_KEY "$@" --entrypoint /bin/sh "$image" -c "$start"
+  --cap-drop ALL --security-opt no-new-privileges --env HF_TOKEN --env LSV_API_KEY "$@" --entrypoint /bin/sh "$image" -c "$start"

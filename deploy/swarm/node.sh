@@ -8,7 +8,8 @@
 #   OPTIONS="--device /dev/dri" deploy/swarm/node.sh worker lsv:xpu      # on each other machine
 #
 # OPTIONS are further ones of docker run (--gpus all, --env NAME=value, …); CACHE is a folder that has the same models on
-# all machines; DEVICES counts the cards of this one, where Ray does not find them itself.
+# all machines; DEVICES counts the cards of this one, where Ray does not find them itself. Only the first machine reaches the
+# server; ADDRESS=0.0.0.0 opens it to others: set LSV_API_KEY then.
 set -eu
 role=$1 image=$2
 shift 2
@@ -19,7 +20,7 @@ start="$start ${DEVICES:+--num-gpus=$DEVICES}"
 
 case $role in
 head)
-  set -- --name lsv-head --network-alias lsv-head --publish 8000:8000 --entrypoint /bin/sh "$image" -c \
+  set -- --name lsv-head --network-alias lsv-head --publish "${ADDRESS:-127.0.0.1}:8000:8000" --entrypoint /bin/sh "$image" -c \
     "$start --head --port=6379 --include-dashboard=false && exec lsv serve \"\$@\"" \
     lsv "$@" --distributed-executor-backend ray
   ;;
@@ -34,5 +35,6 @@ worker)
 esac
 
 # shellcheck disable=SC2086
-exec docker run --rm --init --stop-timeout 60 --network lsv --shm-size 32g --volume "${CACHE:-lsv-cache}:/cache" \
+exec docker run --rm --init --stop-timeout 60 --network lsv --cap-drop ALL --security-opt no-new-privileges \
+  --shm-size 32g --volume "${CACHE:-lsv-cache}:/cache" \
   --env LSV_API_KEY --env HF_TOKEN ${OPTIONS:-} "$@"

@@ -115,12 +115,13 @@ def test_the_container_of_kubernetes_starts(start: Start) -> None:
 def test_the_services_of_compose_start(start: Start) -> None:
     services = read(DEPLOY / "compose.yaml")["services"]
     command = [re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", word) for word in services["lsv"]["command"]]
-    launched = start(" ".join(["LSV_API_KEY= LSV_HOST=0.0.0.0 vllm serve", *command]))
+    launched = start(" ".join(["LSV_API_KEY= LSV_HOST=0.0.0.0 LSV_ALLOWED_HOSTS=lsv vllm serve", *command]))
     assert (launched.settings["host"], launched.settings["webui.enabled"], launched.settings["api_key"]) == (
         "0.0.0.0",
         True,
         (),
     )
+    assert launched.settings["allowed_hosts"] == ("lsv",)
     scraped = read(DEPLOY / "prometheus" / "compose.yaml")["scrape_configs"][0]["static_configs"][0]["targets"]
     assert scraped == [f"lsv:{launched.settings['port']}"]
     for service in services.values():

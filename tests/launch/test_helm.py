@@ -88,11 +88,30 @@ def test_manifests_follow_the_schemas_of_kubernetes(values: dict[str, Any]) -> N
         assert validator.validate(manifest, validator.latest_version(), strict=True) is not None
 
 
+@pytest.mark.parametrize("values", [{}, NODES], ids=["default", "nodes"])
+def test_pods_have_no_more_rights_than_they_need(values: dict[str, Any]) -> None:
+    for pod in (pod["spec"] for pod in pods(render(values))):
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        (container,) = pod["containers"]
+        given = container["securityContext"]
+        assert (given["allowPrivilegeEscalation"], given["readOnlyRootFilesystem"]) == (False, True)
+        assert given["capabilities"] == {"drop": ["ALL"]}
+        assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/cache", "/dev/shm", "/tmp"}
+
+
+def test_an_image_may_be_named_by_its_digest() -> None:
+    digest = f"sha256:{'0' * 64}"
+    assert server(render({"image": {"digest": digest}}))["image"] == f"lsv@{digest}"
+    assert server(render({}))["image"] == "lsv:cpu"
+    assert run({"image": {"digest": "sha256:short"}}).returncode != 0
+
+
 def test_what_is_optional_is_left_out() -> None:
     assert set(render({})) == {"Deployment", "Service", "PersistentVolumeClaim"}
     bare = render({"cache": {"enabled": False}})
     assert set(bare) == {"Deployment", "Service"}
-    assert pods(bare)[0]["spec"]["volumes"][1] == {"name": "cache", "emptyDir": {}}
+    assert pods(bare)[0]["spec"]["volumes"][-1] == {"name": "cache", "emptyDir": {}}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ checksum/secret: {{ toJson .Values.secret | sha256sum }}
 
 {{- define "lsv.pod.spec" -}}
 enableServiceLinks: false
+automountServiceAccountToken: false
 terminationGracePeriodSeconds: {{ add .Values.drainSeconds 15 }}
 securityContext: {{- toYaml .Values.podSecurityContext | nindent 2 }}
 {{- with .Values.runtimeClassName }}
@@ -29,6 +30,8 @@ affinity: {{- toYaml . | nindent 2 }}
 volumes:
   - name: shared
     emptyDir: {medium: Memory, sizeLimit: {{ .Values.sharedMemory }}}
+  - name: tmp
+    emptyDir: {sizeLimit: {{ .Values.temporaryFiles }}}
   - name: cache
     {{- if .Values.cache.enabled }}
     persistentVolumeClaim:
@@ -40,11 +43,12 @@ volumes:
 
 {{- define "lsv.container" -}}
 name: lsv
-image: "{{ .Values.image.repository }}:{{ .Values.image.tag }}"
+image: "{{ .Values.image.repository }}{{ with .Values.image.digest }}@{{ . }}{{ else }}:{{ .Values.image.tag }}{{ end }}"
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 resources: {{- toYaml .Values.resources | nindent 2 }}
 securityContext:
   allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
   capabilities:
     drop: [ALL]
 env:
@@ -59,6 +63,7 @@ env:
 volumeMounts:
   - {name: cache, mountPath: /cache}
   - {name: shared, mountPath: /dev/shm}
+  - {name: tmp, mountPath: /tmp}
 {{- end }}
 
 {{/* The words after "lsv serve", the port and the probes. */}}
