@@ -1,11 +1,15 @@
-"""Keeps a folder of files below a size."""
+"""Keeps a folder of files below a size.
+
+Files have times of the clock on the wall, which may jump. These only order files here. How long something has been
+there is measured by the monotonic clock.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +18,9 @@ _MOST_UNSEEN = 64 << 20
 _LEFT = 0.9
 """What is left of the bound when files go."""
 _ABANDONED = 3600.0
-"""Seconds after which a file that was not finished is nobody's."""
+"""Seconds that a file that was not finished stays as it is, after which it is nobody's."""
+_FUTURE = 60.0
+"""Seconds by which a file may have been used later than now, on a machine with another clock."""
 _IDENTITY = re.compile(r"[0-9a-f]{32}")
 _NAME = re.compile(r"[0-9a-f]+-\d+")
 
@@ -30,8 +36,10 @@ class SizeBound:
     two looks the bound may be passed by a twentieth, and by 64 MiB at most.
     """
 
-    def __init__(self, root: Path, most: int) -> None:
-        self._root, self._most = root, most
+    def __init__(self, root: Path, most: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._root, self._most, self._now = root, most, now
+        self._unfinished: dict[str, tuple[tuple[int, int], float]] = {}
+        """Files that were not finished, by their paths: their sizes and times, and when they were first seen so."""
         self._unseen_most = min(_MOST_UNSEEN, most // 20)
         self._unseen = self._unseen_most  # the first look comes with the first file
 
@@ -44,7 +52,9 @@ class SizeBound:
 
     def enforce(self) -> None:
         """Remove the files used least recently, of whichever identity, where there are too many."""
-        files = list(self._files())
+        latest = time.time() + _FUTURE
+        # after a jump back of the clock, what was written before it would else outlive all that comes
+        files = [file if file.used <= latest else file._replace(used=0.0) for file in self._files()]
         total = sum(file.size for file in files)
         if total <= self._most:
             return
@@ -60,7 +70,8 @@ class SizeBound:
                 return
 
     def _files(self) -> Iterator[_Kept]:
-        """Those that are ours by their names; what was not finished goes at once."""
+        """Those that are ours by their names; what was abandoned unfinished goes at once."""
+        seen: dict[str, tuple[tuple[int, int], float]] = {}
         for folder in _folders(self._root):
             if not _IDENTITY.fullmatch(folder.name):
                 continue
@@ -71,8 +82,15 @@ class SizeBound:
                             about = entry.stat(follow_symlinks=False)
                             if _NAME.fullmatch(entry.name):
                                 yield _Kept(about.st_mtime, about.st_size, entry.path)
-                            elif entry.name.endswith(".tmp") and about.st_mtime < time.time() - _ABANDONED:
-                                os.unlink(entry.path)
+                            elif entry.name.endswith(".tmp"):
+                                looks = (about.st_size, about.st_mtime_ns)
+                                known = self._unfinished.get(entry.path)
+                                since = known[1] if known is not None and known[0] == looks else self._now()
+                                if self._now() - since >= _ABANDONED:
+                                    os.unlink(entry.path)
+                                else:
+                                    seen[entry.path] = (looks, since)
+        self._unfinished = seen
 
 
 def _folders(path: str | Path) -> list[os.DirEntry[str]]:

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from lsv.errors import ConfigError
+from lsv.testing.fakes.clock import FakeClock
 from lsv.transports import Site
 from lsv_kv_offload import form
+from lsv_kv_offload.bound import SizeBound
 from lsv_kv_offload.files import FileTransport
 
 IDENTITY = "0123456789abcdef" * 2
@@ -145,15 +147,40 @@ def test_only_files_of_ours_are_counted_and_removed(tmp_path):
 
 
 def test_what_was_not_finished_goes_in_time(tmp_path):
-    files = open_files(tmp_path)
-    put(files)
+    put(open_files(tmp_path))
+    folder, clock = kept(tmp_path)[0].parent, FakeClock()
+    bound = SizeBound(tmp_path, 1 << 30, clock)
+    for name in ("left.tmp", "growing.tmp"):
+        (folder / name).write_bytes(b"")
+    bound.enforce()
+    clock.advance(3599)
+    (folder / "growing.tmp").write_bytes(b"more")
+    bound.enforce()
+    clock.advance(2)
+    bound.enforce()
+    assert [file.name for file in kept(tmp_path) if file.suffix == ".tmp"] == ["growing.tmp"]
+
+
+@pytest.mark.parametrize("years", [-10, 10])
+def test_a_clock_that_jumps_removes_nothing_that_is_written(tmp_path, monkeypatch, years):
+    put(open_files(tmp_path))
     folder = kept(tmp_path)[0].parent
-    (folder / "new.tmp").write_bytes(b"")
-    (folder / "old.tmp").write_bytes(b"")
-    long_ago = time.time() - 7200
-    os.utime(folder / "old.tmp", (long_ago, long_ago))
-    put(open_files(tmp_path), KEY[::-1])
-    assert [file.name for file in kept(tmp_path) if file.suffix == ".tmp"] == ["new.tmp"]
+    (folder / "now.tmp").write_bytes(b"")
+    jumped = time.time() + years * 365 * 86400
+    monkeypatch.setattr(time, "time", lambda: jumped)
+    SizeBound(tmp_path, 1 << 30).enforce()
+    assert (folder / "now.tmp").exists()
+
+
+def test_files_of_a_clock_that_was_ahead_go_first(tmp_path):
+    files = open_files(tmp_path)
+    for key in (KEY, KEY[::-1]):
+        put(files, key)
+    ahead, other = kept(tmp_path)
+    later = time.time() + 86400
+    os.utime(ahead, (later, later))
+    SizeBound(tmp_path, ahead.stat().st_size * 3 // 2).enforce()
+    assert kept(tmp_path) == [other]
 
 
 def test_two_that_write_the_same_at_once_keep_it(tmp_path, monkeypatch):

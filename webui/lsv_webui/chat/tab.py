@@ -233,6 +233,7 @@ class ChatTab:
 
     async def _loop(self, body: dict[str, Any], chat: Chat, turn: Turn, fields: RequestFields) -> AsyncIterator[Drawn]:
         """Stream an answer; where it calls tools of the page, run them and stream the one that follows."""
+        kept_at = time.monotonic()
         for _ in range(tools.ROUNDS):
             message = Message(role="assistant")
             chat.messages.append(message)
@@ -240,7 +241,9 @@ class ChatTab:
             async with aclosing(write(self._api, body, message, turn.stop, fields.key or None)) as progress:
                 async for _ in progress:
                     if not turn.left:
-                        kept = chat.record() if time.time() > chat.at + KEEP_SECONDS else gr.skip()
+                        kept: Any = gr.skip()
+                        if time.monotonic() > kept_at + KEEP_SECONDS:
+                            kept, kept_at = chat.record(), time.monotonic()
                         yield entries(chat), gr.skip(), kept, gr.skip(), gr.skip()
             if not (fields.tools and message.calls) or message.error or turn.stop.is_set():
                 return

@@ -1,0 +1,72 @@
+"""Only what is shown or stored reads the clock on the wall, which may jump: durations are of the monotonic one."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+WALL = {
+    "time.time",
+    "time.time_ns",
+    "time.localtime",
+    "time.gmtime",
+    "datetime.now",
+    "datetime.utcnow",
+    "datetime.today",
+}
+SHOWN = {
+    "core/lsv/text/chat_template.py": "templates write the date",
+    "core/lsv/tracing/tracer.py": "spans say when a request ended",
+    "core/lsv/engine/offline/timeline.py": "a timeline says when something was",
+    "core/lsv/worker/profiling/recorder.py": "names of profiles",
+    "plugins/api/lsv_api/app.py": "models say since when they are served",
+    "plugins/api/lsv_api/http/context.py": "answers say when they were made",
+    "plugins/api/lsv_api/metrics/adapters.py": "a series whose value is the time, as routers read it",
+    "plugins/bench/lsv_bench/commands/answerer.py": "times of processes on several machines",
+    "plugins/bench/lsv_bench/commands/eval.py": "a report says when it was made",
+    "plugins/bench/lsv_bench/commands/workload.py": "the name of a file",
+    "plugins/doctor/lsv_doctor/report.py": "a report says when it was made",
+    "plugins/kv_offload/lsv_kv_offload/bound.py": "compared with times of files, to order them",
+    "webui/lsv_webui/chat/conversation.py": "conversations say when they changed",
+}
+
+
+def reads(source: str) -> Iterator[int]:
+    """Lines that name a clock on the wall, called or handed on."""
+    tree = ast.parse(source)
+    short = {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            name = ast.unparse(node)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            name = short.get(node.id, "")
+        else:
+            continue
+        if name.removeprefix("datetime.") in WALL or name in WALL:
+            yield node.lineno
+
+
+def test_what_reads_the_clock_on_the_wall_only_shows_or_stores_it() -> None:
+    found = {
+        str(path.relative_to(ROOT))
+        for folder in ("core", "plugins", "webui", "deploy")
+        for path in (ROOT / folder).rglob("*.py")
+        if any(reads(path.read_text(encoding="utf-8")))
+    }
+    assert found == set(SHOWN), "deadlines, rates and ages need time.monotonic; say here what is only shown"
+
+
+def test_a_deadline_on_the_wall_is_seen() -> None:
+    assert list(reads("import time\nends = time.time() + 5\n")) == [2]
+    assert list(reads("from time import time as now\nends = now() + 5\n")) == [2]
+    assert list(reads("from datetime import datetime\nmade = datetime.now()\n")) == [2]
+    assert list(reads("import datetime\nmade = datetime.datetime.now()\n")) == [2]
+    assert list(reads("import time\ndef wait(now=time.time): ...\n")) == [2]
+    assert not list(reads("import time\nends = time.monotonic() + 5\n"))
