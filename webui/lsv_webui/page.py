@@ -17,6 +17,7 @@ import msgspec
 from lsv.errors import ConfigError, LsvError
 from lsv.processes.folder import PrivateFolder
 from lsv.processes.lifeline import die_with
+from lsv.processes.output import print_line
 from lsv.settings import export
 from lsv_webui.gate import Gate
 from lsv_webui.options import PageOptions
@@ -34,7 +35,7 @@ def show(options: PageOptions) -> None:
         export({"GRADIO_TEMP_DIR": str(uploads.path)})
         page = launch(options, uploads.path)
         # Other programs wait for this line: on standard output, whatever the log level.
-        print(f"lsv's web page is on {address(options.host, options.port)}", flush=True)
+        print_line(f"lsv's web page is on {address(options.host, options.port)}")
         _wait_for_signal()
         page.close(verbose=False)
 

@@ -13,6 +13,10 @@ from typing import Self
 from lsv.settings import Declared, gather, options
 
 _PREFIX = "lsv-run-"
+_MEMORY = Path("/dev/shm")
+"""A file system in memory, where there is one."""
+_MEMORY_ROOM = 32 << 20
+"""Bytes that must be free there for it to be chosen."""
 
 
 def cache_root() -> Path:
@@ -26,11 +30,13 @@ class PrivateFolder:
 
     Its owner holds a lock on it, which the kernel drops when the owner ends, however it ends. So whoever makes the next
     one can tell which folders are nobody's any more, and removes those. A ``with`` block removes it.
+
+    With ``in_memory`` it is not on a disk where that can be avoided: a disk may fill up.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_memory: bool = False) -> None:
         _sweep()
-        self.path, self._lock = _make()
+        self.path, self._lock = _make(_MEMORY if in_memory and _has_memory() else None)
 
     def __enter__(self) -> Self:
         return self
@@ -47,9 +53,16 @@ class PrivateFolder:
         _sweep()
 
 
-def _make() -> tuple[Path, int | None]:
+def _has_memory() -> bool:
+    try:
+        return os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _MEMORY_ROOM
+    except OSError:
+        return False
+
+
+def _make(parent: Path | None) -> tuple[Path, int | None]:
     while True:
-        path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         with suppress(FileNotFoundError):  # somebody swept before the lock was ours
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             with suppress(OSError):  # on a file system without locks nobody sweeps
@@ -61,7 +74,7 @@ def _make() -> tuple[Path, int | None]:
 
 def _sweep() -> None:
     """Remove the folders whose owners have ended."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+    for path in (path for root in (Path(tempfile.gettempdir()), _MEMORY) for path in root.glob(f"{_PREFIX}*")):
         with suppress(OSError):  # another user's, or gone already
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:

@@ -1,12 +1,23 @@
-"""What a process prints, kept for the message that says why it ended."""
+"""What processes print: a line for people, and what is kept for the message that says why a process ended."""
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from typing import Self
 
+_log = logging.getLogger(__name__)
+
 _TAIL_BYTES = 1 << 16
+
+
+def print_line(line: str) -> None:
+    """Print a line on standard output, where that takes any: a full disk or a closed pipe must not end a server."""
+    try:
+        print(line, flush=True)
+    except OSError as cause:
+        _log.warning("standard output takes nothing (%s): %s", cause.strerror, line)
 
 
 class Output:

@@ -14,6 +14,7 @@ from sanic import Sanic
 
 from lsv import plugins
 from lsv.engine.client import Client, Service
+from lsv.processes.output import print_line
 from lsv_api.app import create_app
 from lsv_api.http.context import Api, Shared
 from lsv_api.http.failures import log
@@ -149,8 +150,8 @@ async def watch_engines(service: Service, options: ApiOptions, address: str, *, 
             raise dead
         if says_ready and all(client.status.state == "ready" for client in service.clients.values()):
             # A line other programs wait for: on standard output, whatever logging is set to.
-            print(f"lsv is ready on {address}", flush=True)
-            print(f"try: {curl(address, options, service.find(None))}", flush=True)
+            print_line(f"lsv is ready on {address}")
+            print_line(f"try: {curl(address, options, service.find(None))}")
             says_ready = False
         await asyncio.sleep(WATCH_SECONDS)
 

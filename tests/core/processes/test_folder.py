@@ -34,7 +34,7 @@ def test_it_is_private_and_gone_when_it_is_removed() -> None:
 def test_a_file_system_without_locks_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
-    def make(prefix: str) -> str:
+    def make(prefix: str, dir: object) -> str:
         assert not made, "it goes on making folders"
         made.append(mkdtemp(prefix=prefix))
         return made[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +12,10 @@ import msgspec
 from lsv.errors import EngineDied, ErrorRecord, LsvError, from_record
 
 _SOCKET, _STATE = "engine.sock", "supervision.json"
+_ROOM = 4096
+"""Bytes that a state takes on the disk: later ones fit in the place of the first, also where the disk is full."""
+_READS = 100
+"""How often a state is read anew that was being overwritten."""
 
 
 class Supervision(msgspec.Struct, frozen=True):
@@ -45,15 +50,40 @@ def socket_in(folder: Path) -> Path:
 
 
 def publish(folder: Path, supervision: Supervision) -> None:
-    """Tell clients; they see the old or the new state, nothing between."""
-    fresh = folder / f"{_STATE}.new"
-    fresh.write_bytes(msgspec.json.encode(supervision))
-    os.replace(fresh, folder / _STATE)
+    """Write the state for clients, who see the old or the new one. Raises ``OSError`` where there is room for none.
+
+    A later state is written over the one before where a full disk has no room for both.
+    """
+    content, path, fresh = _encode(supervision), folder / _STATE, folder / f"{_STATE}.new"
+    try:
+        fresh.write_bytes(content)
+        os.replace(fresh, path)
+    except OSError:
+        with suppress(OSError):
+            fresh.unlink()
+        with path.open("r+b", buffering=0) as file:
+            file.write(content)
 
 
 def read(address: Path) -> Supervision:
     """The state of the engine that listens at ``address``."""
+    path = address.with_name(_STATE)
     try:
-        return msgspec.json.decode(address.with_name(_STATE).read_bytes(), type=Supervision)
+        for _ in range(_READS):
+            with suppress(msgspec.DecodeError):  # it is being overwritten
+                return msgspec.json.decode(path.read_bytes(), type=Supervision)
+        return msgspec.json.decode(path.read_bytes(), type=Supervision)
     except FileNotFoundError:  # the folder goes with the supervisor
         return _STOPPED
+
+
+def _encode(supervision: Supervision) -> bytes:
+    """A state in ``_ROOM`` bytes; of a long error the end is left out."""
+    content = msgspec.json.encode(supervision)
+    error = supervision.error
+    if len(content) > _ROOM and error is not None:
+        message = error.message.encode()
+        kept = message[: max(0, len(message) - len(content) + _ROOM)].decode(errors="ignore")
+        cut = msgspec.structs.replace(error, message=kept)
+        content = msgspec.json.encode(msgspec.structs.replace(supervision, error=cut))
+    return content.ljust(_ROOM)

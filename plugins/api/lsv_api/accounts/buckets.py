@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, Self
 
+from lsv.processes.shared import SUPPORTED
+
 _BUCKET = struct.Struct("<dd")
 _LOCK_SECONDS = 0.05
 
@@ -19,8 +21,8 @@ _LOCK_SECONDS = 0.05
 class Buckets:
     """Token buckets by number: each fills at a rate up to its capacity, and is drained by use.
 
-    They lie in a file without a name, whose descriptor processes inherit. Times are of the machine's monotonic clock,
-    which is the same in all processes.
+    They lie in memory without a name, whose descriptor processes inherit: a full disk does not matter. Times are of the
+    machine's monotonic clock, which is the same in all processes.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -30,8 +32,12 @@ class Buckets:
     @classmethod
     def make(cls, count: int) -> Self:
         """New ones, all full."""
-        file = tempfile.TemporaryFile()  # noqa: SIM115
-        file.truncate(max(1, count) * _BUCKET.size)
+        if SUPPORTED:
+            file: IO[bytes] = os.fdopen(os.memfd_create("lsv-buckets", os.MFD_CLOEXEC), "r+b")
+        else:
+            file = tempfile.TemporaryFile()  # noqa: SIM115
+        file.write(bytes(max(1, count) * _BUCKET.size))  # so that there is room for what is mapped
+        file.flush()
         return cls(file)
 
     @classmethod

@@ -115,7 +115,7 @@ class Fleet:
         buckets: Buckets,
     ) -> None:
         self._options = options
-        self._folder = PrivateFolder()
+        self._folder = PrivateFolder(in_memory=True)
         clients: Sequence[Client] = list(dict.fromkeys(service.clients.values()))
         engines = [
             Engine(client.config, tuple(map(str, client.addresses)))

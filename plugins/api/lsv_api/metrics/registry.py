@@ -9,6 +9,7 @@ from lsv.engine.client import Service
 from lsv.processes.outlet import count_dropped
 from lsv_api.metrics.engines import EngineCollector
 from lsv_api.metrics.requests import RequestMetrics
+from lsv_api.metrics.room import reserve_room
 
 
 class Metrics:
@@ -20,6 +21,7 @@ class Metrics:
         self._shown = self._registry
         clients = tuple({id(client): client for client in service.clients.values()}.values())
         if folder is not None:
+            reserve_room(folder)
             self._shown = CollectorRegistry(auto_describe=False)
             MultiProcessCollector(self._shown, folder)
         self._shown.register(EngineCollector(clients))
