@@ -22,6 +22,8 @@ from lsv.text.chat_template import ChatTemplates, ContentFormat, Message
 _MODULE = "lsv.text.request_templates"
 _PROCESSES = 2
 _FLAG_CHARACTERS = 256
+_FLAG_NUMBER = 1 << 16
+"""Templates repeat texts and loop by numbers: a larger one than this is no flag."""
 _OPTIONS = {"time": " (--api-template-timeout)", "memory": " (--api-template-memory-mb)", "crash": ""}
 
 
@@ -94,7 +96,9 @@ def are_flags(kwargs: Mapping[str, Any]) -> bool:
 def _is_flag(value: object) -> bool:
     if isinstance(value, str):
         return len(value) <= _FLAG_CHARACTERS
-    return value is None or isinstance(value, bool | int | float)
+    if isinstance(value, int | float):
+        return abs(value) <= _FLAG_NUMBER
+    return value is None
 
 
 def _load(_: Begin) -> Loaded:
