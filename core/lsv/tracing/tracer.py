@@ -6,6 +6,8 @@ for. Attributes have vLLM's names. Source: vLLM 03b8a67, vllm/tracing.py, SpanAt
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -23,7 +25,11 @@ from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
 from lsv.version import __version__
 
+_log = logging.getLogger(__name__)
+
 _NANOSECONDS = 1_000_000_000
+_CLOSE_SECONDS = 3.0
+"""How long the last spans may take on their way when a server stops."""
 
 
 class Tracer:
@@ -33,7 +39,7 @@ class Tracer:
         resource = Resource.create()
         if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
             resource = resource.merge(Resource({SERVICE_NAME: "lsv"}))
-        self._provider = TracerProvider(resource=resource)
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)  # which may take as long as it likes
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("lsv", __version__)
         self._contexts = TraceContextTextMapPropagator()
@@ -64,8 +70,12 @@ class Tracer:
         span.end(end)
 
     def close(self) -> None:
-        """Send what is left, and nothing more."""
-        self._provider.shutdown()
+        """Send what is left, and nothing more. A collector that does not answer is left after ``_CLOSE_SECONDS``."""
+        ending = threading.Thread(target=self._provider.shutdown, name="lsv-traces", daemon=True)
+        ending.start()
+        ending.join(_CLOSE_SECONDS)
+        if ending.is_alive():
+            _log.warning("traces: the collector does not answer within %g s; the last spans are lost", _CLOSE_SECONDS)
 
 
 def _phases(record: RequestRecord) -> Iterator[tuple[str, float, float]]:
