@@ -25,12 +25,15 @@ _FAULT = re.compile(r"^Traceback \(most recent call last\)|Task exception was ne
 
 
 class TrialServer:
-    """``lsv serve`` with these arguments; use it in a ``with`` block, which ends it."""
+    """``lsv serve`` with these arguments; use it in a ``with`` block, which ends it.
 
-    def __init__(self, *arguments: str, log: Path) -> None:
+    It prints to ``output``, a descriptor, where one is given, and otherwise to the file ``log``.
+    """
+
+    def __init__(self, *arguments: str, log: Path, output: int | None = None) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.log = log
+        self.log, self._output = log, output
         self._command = [
             *(sys.executable, "-m", "lsv", "serve", *arguments),
             *("--host", "127.0.0.1", "--port", str(self.port)),
@@ -39,8 +42,9 @@ class TrialServer:
         self._process: Process | None = None
 
     def __enter__(self) -> Self:
-        with self.log.open("wb") as output:
-            self._process = Process(self._command, own_group=True, stdout=output.fileno(), stderr=subprocess.STDOUT)
+        with self.log.open("wb") as file:
+            output = file.fileno() if self._output is None else self._output
+            self._process = Process(self._command, own_group=True, stdout=output, stderr=subprocess.STDOUT)
         try:
             self.wait_until_ready(_START_SECONDS)
         except BaseException:

@@ -16,6 +16,8 @@ from random import Random
 
 from trials.processes import alive, open_files
 from trials.server import TrialServer, wait_until
+from trials.soak.blocked_log import try_blocked_log
+from trials.soak.hostile import GapWatch, HostileVisits
 from trials.soak.kills import kill_processes
 from trials.soak.known import learn_answers
 from trials.soak.load import open_client, visit
@@ -43,6 +45,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
     parser.add_argument("--patience", type=float, default=120.0, help="seconds after which a request counts as hung")
     parser.add_argument("--growth", type=float, default=1.0, help="per cent by which resident memory may grow")
+    parser.add_argument("--gap", type=float, default=3.0, help="seconds that a stream may wait for a token")
     parser.add_argument("--out", type=Path, default=Path("build/soak"), help="folder of the log and of what went wrong")
     options = parser.parse_args()
     print_heading(options)
@@ -50,11 +53,12 @@ def main() -> int:
     arguments = (
         "lsv-demo", "--max-num-seqs", str(SLOTS), "--num-gpu-blocks-override", str(BLOCKS), "--restart-engine",
         "--restart-window", "5",  # each kill counts alone: how long restarts wait after one another is not the question
-        "--disable-log-requests",
+        "--disable-log-requests", "--enable-lora", "--allow-runtime-lora-updating",
     )  # fmt: skip
     with TrialServer(*arguments, log=options.out / f"server-{options.seed}.log") as server:
         figures = asyncio.run(Soak(server, options).run())
         figures += stop(server)
+    figures += try_blocked_log(options.out)
     return 0 if print_table(figures) else 1
 
 
@@ -82,19 +86,23 @@ class Soak:
             known = await learn_answers(http, 40, self._options.seed)
             reply = await http.post("/v1/embeddings", json={"input": EMBEDDED})
             print(f"{len(known)} known answers", flush=True)
-            return Visits(known, EMBEDDED, reply.json()["data"][0]["embedding"])
+            hostile = HostileVisits(self._options.out / "adapters")
+            return Visits(known, EMBEDDED, reply.json()["data"][0]["embedding"], hostile.kinds)
 
     async def _load(self, visits: Visits) -> list[Figure]:
         """Twice the capacity, nothing killed: everything must be right."""
-        watch = MemoryWatch(self._server)
-        watching = asyncio.create_task(watch.watch())
+        watch, gaps = MemoryWatch(self._server), GapWatch(self._server.url)
+        watching, listening = asyncio.create_task(watch.watch()), asyncio.create_task(gaps.watch())
         tally = await self._visit(visits, "load", self._load_seconds)
         watching.cancel()
+        listening.cancel()
         watch.write(self._bad.with_name(f"memory-{self._options.seed}.jsonl"))
         return [
             told("requests under load", f"{tally.total()} ({', '.join(f'{k} {n}' for k, n in tally.kinds.items())})"),
             *(at_most(f"{end} under load", tally.ends[end], 0) for end in ("wrong", "failed", "broken", "hung")),
             *(self._growth(watch, kind) for kind in ("api", "engine")),
+            told("tokens of a stream beside the load", str(gaps.tokens)),
+            at_most("longest time between two of them", gaps.worst, self._options.gap, " s"),
         ]
 
     def _growth(self, watch: MemoryWatch, kind: str) -> Figure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from random import Random
 from typing import Any
 
@@ -27,9 +27,14 @@ class Failed(Exception):
 
 
 class Visits:
-    """All kinds of visits by name; ``known`` is what there is to ask, ``vector`` the embedding of ``text``."""
+    """All kinds of visits by name; ``known`` is what there is to ask, ``vector`` the embedding of ``text``.
 
-    def __init__(self, known: list[Known], text: str, vector: list[float]) -> None:
+    ``more`` are further kinds with their weights.
+    """
+
+    def __init__(
+        self, known: list[Known], text: str, vector: list[float], more: Mapping[str, tuple[int, Visit]] = {}
+    ) -> None:
         self._known = known
         self._prompts = [one for one in known if not one.chat]
         self._chats = [one for one in known if one.chat]
@@ -46,6 +51,7 @@ class Visits:
             "left": (10, self._leave),
             "slow reader": (2, self._read_slowly),
             "refused": (12, self._be_refused),
+            **more,
         }
 
     def draw(self, rng: Random) -> tuple[str, Visit]:
