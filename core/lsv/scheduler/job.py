@@ -10,7 +10,7 @@ from lsv.request.group import RequestGroup
 from lsv.request.request import FinishReason, Request
 from lsv.scheduler.drafts.drafting import Drafting
 from lsv.scheduler.plan import Logprobs, cut_logprobs
-from lsv.scheduler.policy import Key
+from lsv.scheduler.policy import Key, Policy
 from lsv.scheduler.repetition import Repetition
 from lsv.scheduler.tenant import Tenant
 
@@ -127,14 +127,6 @@ class Job:
                 return taken, FinishReason.REPETITION
         return len(tokens), None
 
-    def take_scores(self, start: int, scores: Logprobs | None) -> Logprobs | None:
-        """Those of ``scores``, from ``start + 1`` on, that were not delivered before a preemption."""
-        if scores is None:
-            return None
-        known = self.scored - start
-        self.scored = max(self.scored, start + len(scores.ids))
-        return cut_logprobs(scores, slice(known, None)) if known > 0 else scores
-
     def user_stop(self, token: int) -> int | None:
         """``token`` if the user named it as a stop, None for eos."""
         sampling = self.request.sampling
@@ -150,12 +142,12 @@ class Group:
 
     __slots__ = ("_made", "_waiting", "asked", "jobs", "key", "key_between_tenants", "place", "tenant")
 
-    def __init__(self, asked: RequestGroup, tenant: Tenant, key: Key, key_between_tenants: Key) -> None:
+    def __init__(self, asked: RequestGroup, tenant: Tenant, policy: Policy, now: float) -> None:
         self.asked = asked
         self.tenant = tenant
-        self.key = key
+        self.key = policy.key(asked, now)
         """The policy's, beside the tenant's other groups."""
-        self.key_between_tenants = key_between_tenants
+        self.key_between_tenants = policy.key_between_tenants(asked, now)
         """The policy's, beside groups of other tenants."""
         self.place = tenant.arrived
         """Its place in the tenant's line."""

@@ -142,15 +142,11 @@ class Scheduler:
         """Queue a request group. Raises what ``check_request`` raises."""
         assert asked.id not in self._groups, f"request group {asked.id} is known"
         self.check_request(asked.spec)
-        group = self._groups[asked.id] = self._open_group(asked, now)
+        tenant = self._tenants.enter(asked.spec.tenant, asked.spec.weight)
+        group = self._groups[asked.id] = Group(asked, tenant, self._policy, now)
         self._waiting.add(group)
         if asked.deadline is not None:
             self._deadlines.add(asked.deadline, asked.id)
-
-    def _open_group(self, asked: RequestGroup, now: float) -> Group:
-        tenant = self._tenants.enter(asked.spec.tenant, asked.spec.weight)
-        policy = self._policy
-        return Group(asked, tenant, policy.key(asked, now), policy.key_between_tenants(asked, now))
 
     def renew(self, asked: RequestGroup) -> None:
         """Queue the next round of a group that is made of rounds, in its old place; that of before has ended."""
