@@ -37,6 +37,9 @@ class Kept(Transport):
     def get(self, key: bytes, into: memoryview) -> bool:
         raise NotImplementedError
 
+    def remove(self, key: bytes) -> None:
+        raise NotImplementedError
+
 
 @pytest.fixture
 def kept() -> Iterator[Kept]:

@@ -140,15 +140,26 @@ def test_sockets_and_terminals_block_nobody() -> None:
     ours, theirs = socket.socketpair()
     master, slave = pty.openpty()
     termios.tcflow(slave, termios.TCOOFF)  # Ctrl-S
-    with ours, theirs:
-        for descriptor in (theirs.fileno(), slave):
-            stream = Outlet(descriptor, "the log", limit=5000)
-            for _ in range(20_000):
-                stream.write(LINE)
-            assert stream.dropped > 100
-            assert os.get_blocking(theirs.fileno()), "others that have the socket still wait if they want to"
+    streams = [Outlet(descriptor, "the log", limit=5000) for descriptor in (theirs.fileno(), slave)]
+    for stream in streams:
+        for _ in range(20_000):
+            stream.write(LINE)
+        assert stream.dropped > 100
+    assert os.get_blocking(theirs.fileno()), "others that have the socket still wait if they want to"
+    for stream in streams:
+        forget(stream)
+    ours.close()
     os.close(master)
+    wait_until(lambda: all(stream._drainer is None for stream in streams))
+    theirs.close()
     os.close(slave)
+
+
+def forget(stream: Outlet) -> None:
+    """Leave its thread nothing to write: the numbers of closed descriptors are given to other files."""
+    with stream._changed:
+        stream._queue.clear()
+        stream._unreported = 0
 
 
 def test_a_reader_that_has_gone_raises_nothing(pipe: Pipe) -> None:

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from lsv.processes.side.turns import NOBODY
 from lsv_api import preparing
 from lsv_api.preparing import LONG, PreparingPool
 from suite.waiting import until
@@ -21,9 +22,9 @@ async def test_long_jobs_leave_cores_to_the_engine(cores: int, most: int, monkey
         began.append(number)
         go_on.wait(20)
 
-    jobs = [asyncio.create_task(pool.run(LONG, work, number)) for number in range(6)]
+    jobs = [asyncio.create_task(pool.run(NOBODY, LONG, work, number)) for number in range(6)]
     await until(lambda: len(began) == most)
-    assert await pool.run(LONG - 1, lambda: "short") == "short"
+    assert await pool.run(NOBODY, LONG - 1, lambda: "short") == "short"
     assert len(began) == most
     go_on.set()
     await asyncio.gather(*jobs)

@@ -26,7 +26,6 @@ OUR_OWN = {
     "plugins/parsers/lsv_parsers/values.py": "two quotes",
     "plugins/xpu/lsv_xpu/devices_table.py": "a table of the same module",
     "plugins/xpu/lsv_xpu/oneccl.py": "a table of the same module",
-    "plugins/triton/lsv_triton/device_table.py": "a table of the same module",
 }
 """Modules that match patterns which are no literals, and whose patterns these are."""
 

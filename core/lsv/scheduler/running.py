@@ -198,7 +198,7 @@ class RunningBatch:
                 job.lost = True
                 self.retire(job)
 
-    def distrust(self, job: Job) -> None:
+    def _distrust(self, job: Job) -> None:
         """A row failed by its numbers: what the job read or wrote may be wrong, and would fail all who read it next."""
         self._kv.revocations.revoke_table(job.table)
         for media in job.request.media:
@@ -213,8 +213,13 @@ class RunningBatch:
         job.request.status = Status.WAITING
         self._waiting.requeue(job)
 
-    def release_blocks(self) -> None:
-        """Give back the blocks of all jobs that have left since the last call; together, for the order of eviction."""
+    def release_blocks(self, distrusted: Iterable[Job] = ()) -> None:
+        """Give back the blocks of all jobs that have left since the last call; together, for the order of eviction.
+
+        What ``distrusted`` jobs have read or written is revoked before.
+        """
+        for job in distrusted:
+            self._distrust(job)
         if self._unreleased:
             self._kv.release(self._unreleased)
             self._unreleased.clear()

@@ -332,9 +332,7 @@ class Scheduler:
         for job in held:
             if not job.in_flight and not job.active:
                 self._running.retire(job)
-        for row in result.distrusted:
-            self._running.distrust(jobs[row])
-        self._running.release_blocks()
+        self._running.release_blocks(jobs[row] for row in result.distrusted)
         return tuple(outcomes)
 
     def _fail_encoding(

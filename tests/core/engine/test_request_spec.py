@@ -12,7 +12,7 @@ from lsv.engine.messages import ClientMessage
 from lsv.engine.offline.inline_client import InlineClient
 from lsv.processes.wire import FrameReader, encode_frame
 from lsv.request.group import RequestGroup
-from lsv.request.media import Array, Media, Positions
+from lsv.request.media import Array, Media, Positions, keep_apart
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.request import Request
@@ -93,7 +93,8 @@ def test_every_field_reaches_the_scheduler(scheduled: Admitted):
     request = scheduled(given)
     prompt = msgspec.structs.replace(PROMPT, text=None, encoder_text=None)  # they stay with the client
     assert request.spec == msgspec.structs.replace(given, prompts=(prompt,))
-    assert (request.prompt, request.media, request.positions) == (prompt.ids, prompt.media, prompt.positions)
+    assert (request.prompt, request.positions) == (prompt.ids, prompt.positions)
+    assert request.media == keep_apart(prompt.media, given.salt)
     assert (request.sampling, request.pooling) == (given.sampling, None)
     assert (request.salt, request.seed) == (b"tenant", 5)
     assert (request.stop_ids, request.bad_words) == ((96, 9), ((0,),))

@@ -261,7 +261,7 @@ class Compiler:
     def find(self, asked: StructuredOutputsParams | None, salt: bytes = b"") -> Tail | Anything:
         return Anything() if asked is None else Tail()
 
-    def first(self, asked: StructuredOutputsParams | None) -> None:
+    def first(self, asked: StructuredOutputsParams | None, salt: bytes) -> None:
         """Not known ahead."""
 
     def close(self) -> None:

@@ -77,7 +77,7 @@ class FakeCompiler:
     def find(self, asked: StructuredOutputsParams, salt: bytes = b"") -> Counting | LsvError | None:
         return self.found.get(asked.text)
 
-    def first(self, asked: StructuredOutputsParams) -> None:
+    def first(self, asked: StructuredOutputsParams, salt: bytes) -> None:
         """Not known ahead."""
 
     def wait(self, seconds: float) -> None:
