@@ -6,8 +6,9 @@ from importlib.resources import files
 
 import gradio as gr
 
-_STYLE, _STORE, _KEYS = (
-    files("lsv_webui").joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "store.js", "keys.js")
+_STYLE, *_SCRIPTS = (
+    files("lsv_webui").joinpath(name).read_text(encoding="utf-8")
+    for name in ("style.css", "store.js", "keys.js", "scroll.js")
 )
 
 _POLICY = "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; object-src 'none'; base-uri 'self'"
@@ -17,7 +18,7 @@ HEAD = f"""<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <meta name="color-scheme" content="light dark">
 <meta name="referrer" content="no-referrer">
 <style>{_STYLE}</style>
-<script>{_STORE}{_KEYS}</script>"""
+<script>{"".join(_SCRIPTS)}</script>"""
 """The style sheet is inlined as it is: Gradio rewrites a ``css`` argument so that its media queries lose."""
 
 OPENED = """() => {

@@ -87,6 +87,7 @@ class ChatTab:
             editable="user",
             placeholder=media.greeting(Model("")),
             examples=[{"text": text} for text in EXAMPLES],
+            autoscroll=False,  # scroll.js does it
             latex_delimiters=_LATEX,
             buttons=["copy"],
             feedback_options=None,
@@ -153,7 +154,7 @@ class ChatTab:
     def _wire_store(self, page: gr.Blocks) -> None:
         """The browser's store: written as chats change, read when the page opens or another window has written."""
         self.record.change(None, self.record, js="record => lsvStore.write(record)", **QUIET)
-        self.list.change(None, self.list, js="id => lsvStore.show(id)", **QUIET)
+        self.list.change(None, self.list, js="id => { lsvStore.show(id); lsvScroll.toEnd(); }", **QUIET)
         for trigger, found in ((page.load, "first"), (self.changed.click, "shown")):
             trigger(
                 self.look,
