@@ -160,7 +160,7 @@ def test_other_files_are_refused_by_name(uploads: Path) -> None:
 
 def test_errors_are_shown_as_text() -> None:
     chat = Chat(id="a", messages=[Message(role="assistant", error="<b>no</b>")])
-    assert "&lt;b&gt;no&lt;/b&gt;" in entries(chat)[0]["content"]
+    assert "&#60;b&#62;no&#60;&#47;b&#62;" in entries(chat)[0]["content"]
 
 
 def test_only_the_answer_is_in_what_is_copied_and_sent_back() -> None:

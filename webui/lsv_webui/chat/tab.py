@@ -19,6 +19,7 @@ from lsv_webui.chat.controls import Controls
 from lsv_webui.chat.conversation import Chat, Message
 from lsv_webui.chat.parts import request_messages, sent_kinds
 from lsv_webui.chat.request_fields import RequestFields
+from lsv_webui.chat.typed import read_typed
 from lsv_webui.chat.view import QUIET, entries, message_at
 from lsv_webui.theme import TUCK
 
@@ -199,7 +200,7 @@ class ChatTab:
         self._leave(request)
         question = chat.back_to(message_at(chat, event.index))
         if question is not None:
-            question.text = str(event.value).strip()
+            question.text = read_typed(str(event.value)).strip()
         return chat, entries(chat), _writing()
 
     async def take_example(self, chat: Chat, event: gr.SelectData, request: gr.Request) -> tuple[Chat, Any, Any]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from html import escape
 from typing import Any
 
 from lsv.errors import LsvError
 from lsv_webui.chat.answer import MEASURABLE_SECONDS, duration
 from lsv_webui.chat.conversation import Chat, Message, ToolCall
 from lsv_webui.chat.parts import upload
+from lsv_webui.chat.typed import as_typed, escape_marks
 
 QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 """Options of all events of the page: no spinner, and not part of the page's public API."""
@@ -31,13 +31,14 @@ def message_at(chat: Chat, index: int | tuple[int, int] | list[int]) -> int:
 
 
 def banner(text: str) -> str:
-    return f'<div class="lsv-error" role="alert">{escape(text)}</div>'
+    return f'<div class="lsv-error" role="alert">{escape_marks(text)}</div>'
 
 
 def _entries(message: Message) -> list[dict[str, Any]]:
     """Thinking, answer and figures apart, so that the answer alone is what its button copies."""
     if message.role == "user":
-        return [{"role": "user", "content": [*map(_file, message.files), *([message.text] if message.text else ())]}]
+        asked = [{"type": "text", "text": as_typed(message.text)}] if message.text else []
+        return [{"role": "user", "content": [*map(_file, message.files), *asked]}]
     shown = [_thinking(message)] if message.thinking else []
     if answer := "\n\n".join(filter(str.strip, (message.text, *map(_call, message.calls)))):
         # As a record, for Gradio takes the indentation off a string.
@@ -60,13 +61,23 @@ def _call(call: ToolCall) -> str:
         arguments = json.dumps(json.loads(call.arguments), indent=2, ensure_ascii=False)
     except ValueError:
         arguments = call.arguments
-    called = f"Calls **`{call.name}`**\n\n{_fenced(arguments, 'json')}"
+    called = f"Calls **{_code(call.name)}**\n\n{_fenced(arguments, 'json')}"
     return called if call.result is None else f"{called}\n\nResult\n\n{_fenced(call.result, 'text')}"
 
 
 def _fenced(text: str, language: str) -> str:
-    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    fence = _fence(text, 3)
     return f"{fence}{language}\n{text}\n{fence}"
+
+
+def _code(text: str) -> str:
+    fence = _fence(text, 1)
+    return f"{fence}{text}{fence}"
+
+
+def _fence(text: str, least: int) -> str:
+    """Backticks, more than there are anywhere in a row in the text."""
+    return "`" * max(least, 1 + max(map(len, re.findall("`+", text)), default=0))
 
 
 def _state(message: Message) -> str:
@@ -74,7 +85,7 @@ def _state(message: Message) -> str:
     if not message.finished and not message.text and not message.calls:
         return WAITING
     # There from the first word on, so that nothing moves when the figures appear.
-    figures = escape(message.note) or ("" if message.error else "writing …")
+    figures = escape_marks(message.note) or ("" if message.error else "writing …")
     note = f'<span class="lsv-note">{figures}</span>' if figures else ""
     return "\n\n".join(filter(None, (note, banner(message.error) if message.error else "")))
 
@@ -83,4 +94,4 @@ def _file(path: str) -> Any:
     try:
         return {"path": str(upload(path))}
     except LsvError as lost:
-        return f"*{lost.message}*"
+        return f"*{escape_marks(lost.message)}*"
