@@ -113,9 +113,15 @@ async def test_slow_drawing_does_not_slow_the_figures(api) -> None:
     assert 30 < speed < 600
 
 
-async def test_errors_are_plain(api, locked) -> None:
-    wrong = await answered(connect(locked.url, "wrong"))
-    assert wrong.error == "The server asks for another API key. Enter yours under Settings."
+async def test_a_key_that_is_missing_or_wrong_is_called_so(locked) -> None:
+    missing, wrong = await answered(connect(locked.url)), await answered(connect(locked.url), key="wrong")
+    assert missing.error == "The server needs an API key. Enter yours under Settings."
+    assert wrong.error == "The server does not accept this API key. Enter another one under Settings."
+    pages = await answered(connect(locked.url, "wrong"))
+    assert pages.error == "The server does not accept the API key of this page. Enter yours under Settings."
+
+
+async def test_errors_are_plain(api) -> None:
     long = await answered(connect(api.url), {"messages": [{"role": "user", "content": "x" * 2000}]})
     assert long.error.startswith("This conversation is too long for the model.")
     assert "512" in long.error
@@ -178,7 +184,6 @@ UNREACHED = "The proxy before the server can't reach it (502 Bad Gateway). Is th
         ),
         (404, PROXY, BadRequest, "The server answered 404 Not Found and did not say why."),
         (599, b"", BadRequest, "The server answered 599 and did not say why."),
-        (401, b"", Unauthorized, "The server asks for another API key. Enter yours under Settings."),
         (400, b'{"error": "no such model"}', BadRequest, "No such model"),
         (404, b'{"detail": "Not Found"}', BadRequest, "Not Found"),
         (400, b'{"error": {"message": "seed: must be small", "param": "seed"}}', BadRequest, "Must be small"),

@@ -16,22 +16,29 @@ pytestmark = pytest.mark.xdist_group("webui")
 
 def test_a_visit(locked, pages, visit) -> None:
     """One page for all, because opening one takes longest."""
-    page = visit(pages.url(locked.url, "wrong"))
-    _is_told_of_a_wrong_key_and_mends_it(page)
+    page = visit(pages.url(locked.url))
+    _is_asked_for_a_key_and_enters_it(page)
     _sees_an_answer_stream_in(page, locked.engine)
     _sees_the_dashboard_move(page, locked.engine)
     locked.stop()
     _is_told_of_a_dead_server(page, locked.url)
 
 
-def _is_told_of_a_wrong_key_and_mends_it(page: Any) -> None:
-    assert "asks for another API key" in page.locator("#lsv-status").inner_text()
+def _is_asked_for_a_key_and_enters_it(page: Any) -> None:
+    asked = "The server needs an API key. Enter yours under Settings."
+    assert page.locator("#lsv-status").inner_text() == asked
+    assert page.locator("#lsv-model").is_hidden()  # there is nothing to choose from
     ask(page, "Hello")
     page.wait_for_selector(".lsv-error")
-    assert "Enter yours under Settings" in page.locator(".lsv-error").inner_text()
-    page.click("#lsv-settings .toggle-button")
+    assert page.locator(".lsv-error").inner_text() == asked
+    page.locator("#lsv-chat .lsv-error a").click()
+    page.locator("#lsv-key input").wait_for()
+    page.wait_for_function("document.activeElement == document.querySelector('#lsv-key input')")
+    page.keyboard.type("wrong")
+    page.get_by_text("The server does not accept this API key. Enter another one under Settings.").wait_for()
     page.fill("#lsv-key input", KEY)
     page.wait_for_selector("#lsv-status .lsv-pill.ready")
+    page.locator("#lsv-model").wait_for()
 
 
 def _sees_an_answer_stream_in(page: Any, engine: Any) -> None:

@@ -18,7 +18,9 @@ from lsv_webui.events import CUT, headers, read_error, read_events
 
 _ANSWER_SECONDS = 3600.0
 _STATUS_SECONDS = 5.0
-_OTHER_KEY = "The server asks for another API key. Enter yours under Settings."
+_NO_KEY = "The server needs an API key. Enter yours under Settings."
+_OTHER_KEY = "The server does not accept this API key. Enter another one under Settings."
+_PAGES_KEY = "The server does not accept the API key of this page. Enter yours under Settings."
 _TOO_LONG = "This conversation is too long for the model. Shorten the question or start a new chat."
 
 
@@ -116,7 +118,7 @@ class Api:
         if "models" in found:
             return found
         if response.status_code == 503:
-            raise refusal(response.status_code, response.content)
+            raise self._refusal(response.status_code, response.content, key)
         return {"status": "ready", "models": []}
 
     async def metrics(self, key: str | None = None) -> str:
@@ -135,7 +137,7 @@ class Api:
                 "POST", "/v1/chat/completions", json=body, headers=self._headers(key), timeout=_answering()
             ) as response:
                 if response.status_code != 200:
-                    raise refusal(response.status_code, await response.aread())
+                    raise self._refusal(response.status_code, await response.aread(), key)
                 async for event in read_events(response.aiter_lines(), marked=True):
                     yield event
 
@@ -147,7 +149,7 @@ class Api:
         with self._in_words():
             response = await self._http.post("/rerank", json=body, headers=self._headers(key), timeout=_answering())
         if response.status_code != 200:
-            raise refusal(response.status_code, response.content)
+            raise self._refusal(response.status_code, response.content, key)
         return [Ranked(texts[one["index"]], one["relevance_score"]) for one in response.json()["results"]]
 
     async def transcribe(
@@ -168,7 +170,7 @@ class Api:
             ) as response:
                 kind = response.headers.get("content-type", "").partition(";")[0]
                 if response.status_code != 200:
-                    raise refusal(response.status_code, await response.aread())
+                    raise self._refusal(response.status_code, await response.aread(), key)
                 if kind == "text/event-stream":
                     async for event in read_events(response.aiter_lines()):
                         yield event
@@ -180,8 +182,14 @@ class Api:
         with self._in_words():
             response = await self._http.get(path, headers=self._headers(key))
         if response.status_code not in accepted:
-            raise refusal(response.status_code, response.content)
+            raise self._refusal(response.status_code, response.content, key)
         return response
+
+    def _refusal(self, status: int, body: bytes, key: str | None) -> LsvError:
+        """The server's error. One about the key says whose was refused: the visitor's, the page's or none."""
+        if status == 401:
+            return Unauthorized(_OTHER_KEY if key else _PAGES_KEY if self._key else _NO_KEY)
+        return refusal(status, body)
 
     def _headers(self, key: str | None) -> dict[str, str]:
         return headers(key or self._key)
@@ -199,7 +207,7 @@ class Api:
 
 
 def refusal(status: int, body: bytes) -> LsvError:
-    """The error a server, or a proxy before it, answered with."""
+    """The error a server, or a proxy before it, answered with, other than one about the key."""
     try:
         told = json.loads(body)
     except ValueError:
@@ -207,8 +215,6 @@ def refusal(status: int, body: bytes) -> LsvError:
     message = read_error(told)
     error = told.get("error") if isinstance(told, dict) else None
     code, param = (error.get("code"), error.get("param")) if isinstance(error, dict) else (None, None)
-    if status == 401:
-        return Unauthorized(_OTHER_KEY)
     if code == "context_length_exceeded":
         return BadRequest(f"{_TOO_LONG} {_without_fields(message)}".rstrip())
     # Visitors do not write request fields, so a field's name means nothing to them.
@@ -224,8 +230,6 @@ def _without_fields(message: str) -> str:
 
 def _foreign(status: int) -> LsvError:
     """What is said of an answer that an OpenAI-compatible server does not give, such as a page of HTML."""
-    if status == 401:
-        return Unauthorized(_OTHER_KEY)
     phrase = f"{status} {HTTPStatus(status).phrase}" if status in set(HTTPStatus) else str(status)
     if status in (502, 503, 504):
         return Unavailable(f"The proxy before the server can't reach it ({phrase}). Is the server running?")

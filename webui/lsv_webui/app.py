@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Any
 
 import gradio as gr
@@ -12,7 +11,7 @@ from lsv.errors import LsvError
 from lsv_webui.api import Api
 from lsv_webui.chat.controls import Controls
 from lsv_webui.chat.tab import ChatTab
-from lsv_webui.chat.view import QUIET
+from lsv_webui.chat.view import QUIET, linked
 from lsv_webui.dashboard.tab import Dashboard
 from lsv_webui.endpoint import chat_endpoint
 from lsv_webui.search import Search
@@ -113,7 +112,7 @@ class Page:
         return (
             found,
             pill,
-            gr.update(choices=[model.name for model in models], value=model.name),
+            gr.update(choices=[model.name for model in models], value=model.name, visible=True),
             *self._controls.show_abilities(abilities),
             gr.update(visible=model.scores),
             gr.update(visible=abilities.transcribes and any(model.takes("audio") for model in models)),
@@ -140,4 +139,4 @@ def _health_pill(health: dict[str, Any]) -> str:
 
 
 def _pill(state: str, text: str) -> str:
-    return f'<span class="lsv-pill {state}" role="status"><i></i>{escape(text)}</span>'
+    return f'<span class="lsv-pill {state}" role="status"><i></i><span>{linked(text)}</span></span>'

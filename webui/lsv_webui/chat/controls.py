@@ -70,6 +70,7 @@ class Controls:
             interactive=True,
             elem_id="lsv-model",
             filterable=False,
+            visible="hidden",  # until the models are known
         )
         # Apart from the others: a choice is only restored once the server's models are known.
         self.chosen = gr.BrowserState("", storage_key="lsv.model", secret="lsv")

@@ -31,7 +31,12 @@ def message_at(chat: Chat, index: int | tuple[int, int] | list[int]) -> int:
 
 
 def banner(text: str) -> str:
-    return f'<div class="lsv-error" role="alert">{escape_marks(text)}</div>'
+    return f'<div class="lsv-error" role="alert">{linked(text)}</div>'
+
+
+def linked(text: str) -> str:
+    """A message as HTML; where it names the settings, they open by a click (``settings.js``)."""
+    return escape_marks(text).replace("under Settings", 'under <a href="#lsv-settings">Settings</a>')
 
 
 def _entries(message: Message) -> list[dict[str, Any]]:
