@@ -164,6 +164,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What of the model may lie in checkpoints of its own."""
     served_names: tuple[str, ...]
     """Names clients use; answers carry the first."""
+    unlisted_names: tuple[str, ...] = ()
+    """Names that requests may use, too, and that are shown nowhere, such as the model's path."""
     tokenizer: str
     """The tokenizer's directory, or the one file of it that is to be read."""
     stop_tokens: tuple[str, ...] = ()

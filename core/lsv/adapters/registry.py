@@ -50,7 +50,7 @@ class AdapterRegistry:
     def __init__(self, config: EngineConfig, control: Control, in_use: Callable[[], Collection[Adapter]]) -> None:
         """``in_use`` tells the adapters of requests that have not ended."""
         self._options = config.adapters
-        self._served = config.served_names
+        self._served = (*config.served_names, *config.unlisted_names)
         self._control, self._in_use = control, in_use
         self._adapters: dict[str, Adapter] = {}
         self._loading: list[_Loading] = []

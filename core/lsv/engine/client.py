@@ -191,6 +191,8 @@ class Service:
             client, adapter = adapters[name]
             return client, adapter.name
         for client in dict.fromkeys(self.clients.values()):
+            if name in client.config.unlisted_names:
+                return client, ""
             options = client.config.adapters
             if options is not None and resolve(options, name) is not None:
                 return client, name

@@ -34,6 +34,7 @@ from lsv.resolve.generation import generation_folder, sampling_overrides
 from lsv.resolve.hardware import choose_depth, choose_platform, refuse_pairs
 from lsv.resolve.lengths import mapping_of, own_length
 from lsv.resolve.locate import default_model, merge, read_config, read_vocab_size
+from lsv.resolve.names import choose_names
 from lsv.resolve.offload import caching
 from lsv.resolve.overrides import read_overrides
 from lsv.resolve.pooling import choose_pooler, find_offer, is_cached
@@ -62,6 +63,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
     """Decide everything an engine needs. Raises ``ConfigError`` or ``CheckpointError`` naming the option at fault."""
     catalog, choices = plugins.catalog, Choices()
     name = settings["model"] or default_model(catalog)
+    names = choose_names(settings["served_model_name"], name, catalog)
     folder = model_folder(name, settings, catalog)
     refuse_foreign(folder, settings["load_format"])
     overrides, parts = read_overrides(folder, settings, catalog, choices)
@@ -83,7 +85,8 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
     config = EngineConfig(
         model=str(folder),
         parts=parts,
-        served_names=tuple(settings["served_model_name"] or (name,)),
+        served_names=names.served,
+        unlisted_names=names.unlisted,
         tokenizer=str(tokenizer_place(settings, words := tokenizer_folder(settings, name, folder, catalog))),
         stop_tokens=model.stop_tokens,
         generation=generation_folder(settings["generation_config"], catalog, hub_of(settings, None)),

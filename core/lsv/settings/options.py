@@ -60,7 +60,10 @@ _MODEL = grouped(
         name="skip_tokenizer_init", type="bool", default=False,
         help="load no tokenizer: prompts are token ids, and answers have no text, but ids where requests ask for them",
     ),
-    Setting(name="served_model_name", type="list", help="names clients use; answers carry the first", main=True),
+    Setting(
+        name="served_model_name", type="list", main=True,
+        help="names clients use; answers carry the first (default: a file's stem, a folder's or repository's name)",
+    ),
     Setting(name="revision", help="branch, tag or commit of a Hub model"),
     Setting(
         name="trust_remote_code", type="bool", default=False,

@@ -122,6 +122,11 @@ def test_no_model_means_the_default_alias(plugins):
     assert config.served_names == ("lsv-demo",)
 
 
+def test_a_model_is_called_by_the_name_of_its_folder_and_answers_to_its_path(configure, tmp_path):
+    config = configure()
+    assert (config.served_names, config.unlisted_names) == ((tmp_path.name,), (str(tmp_path),))
+
+
 @pytest.mark.parametrize(
     ("rope", "length"),
     [

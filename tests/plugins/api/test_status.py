@@ -13,7 +13,7 @@ from sanic.response import text
 from lsv import hookimpl, plugins
 from lsv.engine.client import EngineStatus
 from lsv.offers import load_object
-from lsv.testing.fakes.client import FakeClient
+from lsv.testing.fakes.client import FakeClient, fake_config
 from lsv_api import hookspecs, plugin
 from lsv_api.app import create_app
 from lsv_api.routes import ROUTES
@@ -43,6 +43,17 @@ async def test_answers_tell_the_first_name_whichever_was_asked_for(start):
         assert '"model":"fake"' in streamed
         assert "org/alias" not in streamed
     assert (await site.chat(model="other")).status_code == 404
+
+
+async def test_a_model_answers_to_its_path_and_no_answer_shows_that(start):
+    path = "/srv/models/fake.gguf"
+    site = await start(FakeClient(fake_config(unlisted_names=(path,))))
+    asked = await site.chat(model=path)
+    assert (asked.status_code, asked.json()["model"]) == (200, "fake")
+    wrong = await site.chat(model="other")
+    assert "this server has: fake" in wrong.json()["error"]["message"]
+    told = [(await site.http.get(route)).text for route in ("/v1/models", "/health", "/version", "/metrics", "/")]
+    assert "/srv" not in "".join((asked.text, wrong.text, *told))
 
 
 @pytest.mark.row("F-105")

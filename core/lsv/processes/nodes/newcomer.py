@@ -15,7 +15,7 @@ from lsv.version import __version__
 
 _OWN = frozenset(
     {"model", "parts", "tokenizer", "generation", "kv_scales", "served_names", "reasons", "options", "device", "nodes"}
-    | {"max_queue", "traces", "topology", "replica_nodes"}
+    | {"unlisted_names", "max_queue", "traces", "topology", "replica_nodes"}
 )
 """Fields that a machine may have its own values for: where its files are, its devices and its plugins' settings; and
 what only the engine reads. Of the topology only the place is its own."""
