@@ -253,13 +253,16 @@ def transcribed(visit: Visit) -> None:
     visit.page.wait_for_timeout(1500)
 
 
-def search(visit: Visit) -> None:
-    visit.tab("Search")
+def rerank(visit: Visit) -> None:
+    visit.server.tasks = ("embed", "score")
+    visit.page.reload()
+    visit.tab("Rerank")
+    visit.server.tasks = ("generate",)
     visit.page.get_by_label("Question").fill("Which city is the capital of Portugal?")
     visit.page.get_by_label("Texts, one a line").fill(
         "Lisbon is the capital of Portugal.\nA llama hums when it is curious."
     )
-    visit.page.get_by_role("button", name="Search").click()
+    visit.page.get_by_role("button", name="Rerank").click()
     visit.page.wait_for_selector("#lsv-found li")
 
 
@@ -272,7 +275,7 @@ def dead(visit: Visit) -> None:
 
 VIEWS: tuple[Callable[[Visit], None], ...] = (
     empty, text, attached, media, streaming, thinking, thought, edited, scrolled, broken, refused, history, settings,
-    tools, dashboard_begins, dashboard, search, transcribe, transcribed, dead,
+    tools, dashboard_begins, dashboard, rerank, transcribe, transcribed, dead,
 )  # fmt: skip
 
 
@@ -312,9 +315,7 @@ def open_page(running: Any, url: str, size: str, mode: str, state: Any = None) -
 def take_views(folder: Path, names: list[str]) -> None:
     """Every view, or the named ones, at both sizes in both modes."""
     folder.mkdir(parents=True, exist_ok=True)
-    server = StandIn(
-        {"senses": ["text", "image", "audio", "video"], "words": ["text"]}, ANSWERS, tasks=("generate", "score")
-    )
+    server = StandIn({"senses": ["text", "image", "audio", "video"], "words": ["text"]}, ANSWERS)
     with tempfile.TemporaryDirectory() as place, shown(server.url) as url, browser() as running:
         media = list(make_files(Path(place)).values())
         for view in VIEWS:

@@ -117,22 +117,30 @@ def test_a_sound_is_transcribed(able, pages, visit, files) -> None:
     assert "stream" not in able.form
 
 
-def test_texts_are_searched_where_the_model_scores_them(pages, visit) -> None:
+def test_texts_are_reranked_where_the_model_is_made_for_it(pages, visit) -> None:
     server = StandIn({"finder": ["text"], "silent": None}, tasks=("embed", "score"))
     page = visit(pages.url(server.url))
-    page.get_by_role("tab", name="Search").click()
-    page.get_by_role("button", name="Search").click()
-    page.get_by_text("Write a question").wait_for()
+    page.get_by_role("tab", name="Rerank").click()
+    page.get_by_role("button", name="Rerank").click()
+    page.get_by_text("Enter a question").wait_for()
     page.get_by_label("Question").fill("Where do llamas live?")
     page.get_by_label("Texts, one a line").fill("Bread rises.\n\n  <b>In the Andes.</b> \n")
-    page.get_by_role("button", name="Search").click()
+    page.get_by_role("button", name="Rerank").click()
     page.wait_for_selector("#lsv-found li")
     assert page.locator("#lsv-found li").all_inner_texts() == ["0.750\n<b>In the Andes.</b>", "0.250\nBread rises."]
     assert server.body == {
         "query": "Where do llamas live?", "documents": ["Bread rises.", "<b>In the Andes.</b>"], "model": "finder"
     }  # fmt: skip
     choose(page, "silent")
-    page.get_by_role("tab", name="Search").wait_for(state="hidden")
+    page.get_by_role("tab", name="Rerank").wait_for(state="hidden")
+    server.stop()
+
+
+def test_a_model_that_chats_has_no_tab_to_rerank(pages, visit) -> None:
+    server = StandIn({"writer": ["text"]}, tasks=("generate", "embed", "score"))
+    page = visit(pages.url(server.url))
+    page.get_by_text("writer takes text only").wait_for()
+    assert page.get_by_role("tab").all_inner_texts() == ["Chat", "Dashboard"]
     server.stop()
 
 

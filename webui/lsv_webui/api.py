@@ -38,9 +38,9 @@ class Model(NamedTuple):
         return self.modalities is None or kind in self.modalities
 
     @property
-    def scores(self) -> bool:
-        """Whether it says how well texts go together."""
-        return self.tasks is not None and "score" in self.tasks
+    def reranks(self) -> bool:
+        """Whether it is for ordering texts; a model that writes may be able to, but does it badly."""
+        return self.tasks is not None and "score" in self.tasks and "generate" not in self.tasks
 
 
 class Ranked(NamedTuple):

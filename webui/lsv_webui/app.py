@@ -14,7 +14,7 @@ from lsv_webui.chat.tab import ChatTab
 from lsv_webui.chat.view import QUIET, linked
 from lsv_webui.dashboard.tab import Dashboard
 from lsv_webui.endpoint import chat_endpoint
-from lsv_webui.search import Search
+from lsv_webui.rerank import Rerank
 from lsv_webui.theme import OPENED, TOGGLE_MODE
 from lsv_webui.transcription import Transcription
 
@@ -61,13 +61,13 @@ class Page:
                     self._chat.render()
                 with gr.Tab("Dashboard") as watching:
                     clock = Dashboard(self._api).render(watching, self._controls.key)
-                with gr.Tab("Search", visible=False) as self._searching:
-                    Search(self._api).render(self._controls.model, self._controls.key)
+                with gr.Tab("Rerank", visible=False) as self._reranking:
+                    Rerank(self._api).render(self._controls.model, self._controls.key)
                 with gr.Tab("Transcribe", visible=False) as self._transcribing:
                     Transcription(self._api).render(self._controls.model, self._controls.key)
             mode.click(None, js=TOGGLE_MODE, **QUIET)
             self._wire(page)
-            for tab in (watching, chatting, self._searching, self._transcribing):
+            for tab in (watching, chatting, self._reranking, self._transcribing):
                 tab.select(_clock, gr.State(tab is watching), clock, **QUIET)
             endpoint(chat_endpoint(self._api), api_name="chat")
         return page
@@ -83,7 +83,7 @@ class Page:
                 self._status,
                 self._controls.model,
                 *self._controls.panels,
-                self._searching,
+                self._reranking,
                 self._transcribing,
                 *self._chat.offering,
             ],
@@ -114,7 +114,7 @@ class Page:
             pill,
             gr.update(choices=[model.name for model in models], value=model.name, visible=True),
             *self._controls.show_abilities(abilities),
-            gr.update(visible=model.scores),
+            gr.update(visible=model.reranks),
             gr.update(visible=abilities.transcribes and any(model.takes("audio") for model in models)),
             *self._chat.offer(model),
         )

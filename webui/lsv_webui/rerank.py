@@ -1,4 +1,4 @@
-"""The search tab, shown where the model can say how well texts go together: a question, texts, and the best of them."""
+"""The tab that reranks: a question, texts, and these in the order in which they answer it."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from lsv_webui.api import Api, Ranked
 from lsv_webui.chat.view import QUIET, banner
 
 
-class Search:
+class Rerank:
     """Texts, ordered by how well they answer a question."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
 
     def render(self, model: gr.Dropdown, key: gr.Textbox) -> None:
-        with gr.Column(elem_id="lsv-search"):
-            question = gr.Textbox(label="Question", placeholder="What do you look for?", max_lines=3)
+        with gr.Column(elem_id="lsv-rerank"):
+            question = gr.Textbox(label="Question", placeholder="What should the texts answer?", max_lines=3)
             texts = gr.Textbox(
                 label="Texts, one a line",
                 lines=8,
                 max_lines=16,
                 placeholder="Notes, facts, answers to frequent questions …",
             )
-            run = gr.Button("Search", variant="primary")
+            run = gr.Button("Rerank", variant="primary")
             found = gr.HTML(elem_id="lsv-found")
-        asked = {"fn": self.search, "inputs": [question, texts, model, key], "outputs": found, **QUIET}
+        asked = {"fn": self.rerank, "inputs": [question, texts, model, key], "outputs": found, **QUIET}
         run.click(**asked)
         question.submit(**asked)
 
-    async def search(self, question: str, texts: str, model: str | None, key: str) -> str:
+    async def rerank(self, question: str, texts: str, model: str | None, key: str) -> str:
         """The texts as a list, best first, or what is wrong."""
         documents = [line.strip() for line in texts.splitlines() if line.strip()]
         if not question.strip() or not documents:
-            return banner("Write a question, and at least one text to look for its answer in.")
+            return banner("Enter a question and at least one text.")
         try:
             return show(await self._api.rerank(question.strip(), documents, model, key or None))
         except LsvError as error:
