@@ -120,13 +120,33 @@ def test_several_conversations(api, pages, visit) -> None:
     page.locator("#lsv-chat .user.message", has_text="Who are you?").wait_for()
     note(page)
     page.click("#lsv-side .toggle-button")
-    page.locator("#lsv-chats label").first.wait_for()
+    page.wait_for_function("document.querySelectorAll('#lsv-chats label').length == 2")
     assert page.locator("#lsv-chats label").all_inner_texts() == ["Who are you?", "First question"]
     page.locator("#lsv-chats label").last.click()
     page.wait_for_function("document.querySelector('#lsv-chat .user.message')?.innerText == 'First question'")
     page.click("#lsv-side .toggle-button")
     page.click("#lsv-delete")
     page.wait_for_function("document.querySelectorAll('#lsv-chats label').length == 1")
+
+
+@pytest.mark.slow
+def test_deleting_a_conversation_can_be_undone(api, pages, visit) -> None:
+    page = visit(pages.url(api.url))
+    for question in ("First question", "Second question"):
+        page.click("#lsv-new")
+        page.wait_for_selector(".lsv-greeting")
+        ask(page, question)
+        note(page)
+    assert page.locator("#lsv-undo").is_hidden()
+    page.click("#lsv-delete")
+    page.get_by_role("button", name="Undo: delete “Second question”").click()
+    page.wait_for_function("document.querySelector('#lsv-chat .user.message')?.innerText == 'Second question'")
+    assert last_answer(page).inner_text().startswith("Blue")
+    page.locator("#lsv-undo").wait_for(state="hidden")
+    page.reload()
+    page.wait_for_selector(".lsv-note")
+    assert page.locator("#lsv-chats label").all_inner_texts() == ["Second question", "First question"]
+    assert page.locator("#lsv-chats label.selected").inner_text() == "Second question"
 
 
 @pytest.mark.slow

@@ -68,6 +68,9 @@ class ChatTab:
             [], label="Conversations", show_label=False, container=False, elem_id="lsv-chats", interactive=True
         )
 
+        self.undo = gr.Button("", visible=False, size="sm", elem_id="lsv-undo")
+        self.deleted = gr.State(Chat())
+
     def render_delete(self) -> None:
         self.delete = gr.Button("Delete this chat", size="sm", elem_id="lsv-delete")
 
@@ -136,17 +139,20 @@ class ChatTab:
 
     def _wire_leaving(self, answers: list[Any]) -> None:
         """Going elsewhere ends the answer in progress, which must not be drawn over what is shown next."""
-        here = [self.index, self.current]
-        chosen = [*here, self.record, self.list]
-        index, record = "(_, chat) => [lsvStore.index(), chat]", "lsvStore.index(), chat, lsvStore.read(id), id"
-        leaving: tuple[tuple[Any, Callable[..., Any], list[Any], str], ...] = (
-            (self.new.click, self.begin, here, index),
-            (self.delete.click, self.remove, here, index),
-            (self.list.input, self.open, chosen, f"(_, chat, r, id) => [{record}]"),
+        here, shown = [self.index, self.current], [self.current, self.view, self.list, self.record]
+        chosen, undone = [*here, self.record, self.list], [*shown, self.deleted, self.undo]
+        index, record = (
+            "(_, ...others) => [lsvStore.index(), ...others]",
+            "lsvStore.index(), chat, lsvStore.read(id), id",
         )
-        for trigger, act, inputs, js in leaving:
-            shown = [self.current, self.view, self.list, self.record]
-            left = trigger(act, inputs, shown, js=js, cancels=answers, **QUIET)
+        leaving: tuple[tuple[Any, Callable[..., Any], list[Any], list[Any], str], ...] = (
+            (self.new.click, self.begin, here, shown, index),
+            (self.delete.click, self.remove, here, undone, index),
+            (self.undo.click, self.restore, [*here, self.deleted], undone, index),
+            (self.list.input, self.open, chosen, shown, f"(_, chat, r, id) => [{record}]"),
+        )
+        for trigger, act, inputs, outputs, js in leaving:
+            left = trigger(act, inputs, outputs, js=js, cancels=answers, **QUIET)
             # An update in flight when it was cancelled may still have been drawn, so draw once more.
             left.then(entries, self.current, self.view, **QUIET).then(self.rest, None, self.box, **QUIET)
         for trigger in (self.new.click, self.list.input):
@@ -270,7 +276,16 @@ class ChatTab:
         return self._go(conversation.read_record(record) or Chat(), index, chat, request)
 
     async def remove(self, index: str, chat: Chat, request: gr.Request) -> Drawn:
-        return *self._show(Chat(), index, request, gone=chat.id), chat.no_record()
+        """Delete a conversation, and offer to undo that."""
+        chat.interrupt()
+        undo = gr.update(value=f"Undo: delete “{chat.title}”", visible=True)
+        return *self._show(Chat(), index, request, gone=chat.id), chat.no_record(), chat, undo
+
+    async def restore(self, index: str, chat: Chat, deleted: Chat, request: gr.Request) -> Drawn:
+        """Show the conversation that was deleted last, and store it again."""
+        chat.interrupt()
+        record = deleted.record()  # which also makes it the latest, so the browser takes it
+        return *self._show(deleted, index, request), record, Chat(), gr.update(visible=False)
 
     async def look(self, index: str, chat: Chat, record: str, request: gr.Request) -> Drawn:
         """Show what the browser has stored, when the page opens or another window has changed it.
