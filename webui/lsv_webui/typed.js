@@ -1,10 +1,11 @@
-// Questions are drawn by blocks of escaped text (chat/typed.py). What is edited, copied and read aloud is the text itself.
+// Questions are drawn by blocks of escaped text (chat/typed.py), formulas by marked dollars (chat/maths.py). What is
+// edited, copied and read aloud is the text itself.
 (() => {
   const BEGIN = '<div class="lsv-typed">', END = '</div>';
 
   const shown = text => BEGIN + text.replace(/[!-/:-@[-`{-~\t\n]/g, mark => `&#${mark.charCodeAt(0)};`) + END;
   const read = text => {
-    if (!text.startsWith(BEGIN)) return text;
+    if (!text.startsWith(BEGIN)) return text.replace(/\$\u2063|\u2063\$/g, '$');
     const place = document.createElement('template');
     place.innerHTML = text;
     return place.content.textContent;
@@ -39,7 +40,7 @@
   if (clipboard) clipboard.writeText = text => Clipboard.prototype.writeText.call(clipboard, read(text));
   addEventListener('copy', event => {
     const { value } = event.target;
-    if (!value?.startsWith(BEGIN)) return;
+    if (!value || read(value) == value) return;
     event.clipboardData.setData('text/plain', read(value));
     event.preventDefault();
   }, true);

@@ -17,6 +17,7 @@ from lsv_webui.chat import conversation, media, tools
 from lsv_webui.chat.answer import write
 from lsv_webui.chat.controls import Controls
 from lsv_webui.chat.conversation import Chat, Message
+from lsv_webui.chat.maths import DELIMITERS
 from lsv_webui.chat.parts import request_messages, sent_kinds
 from lsv_webui.chat.request_fields import RequestFields
 from lsv_webui.chat.typed import read_typed
@@ -40,6 +41,7 @@ _LATEX: list[dict[str, str | bool]] = [
     {"left": "$$", "right": "$$", "display": True},
     {"left": "\\[", "right": "\\]", "display": True},
     {"left": "\\(", "right": "\\)", "display": False},
+    DELIMITERS,
 ]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from lsv.errors import LsvError
 from lsv_webui.chat.answer import MEASURABLE_SECONDS, duration
 from lsv_webui.chat.conversation import Chat, Message, ToolCall
+from lsv_webui.chat.maths import mark_formulas
 from lsv_webui.chat.parts import upload
 from lsv_webui.chat.typed import as_typed, escape_marks
 
@@ -45,7 +46,7 @@ def _entries(message: Message) -> list[dict[str, Any]]:
         asked = [{"type": "text", "text": as_typed(message.text)}] if message.text else []
         return [{"role": "user", "content": [*map(_file, message.files), *asked]}]
     shown = [_thinking(message)] if message.thinking else []
-    if answer := "\n\n".join(filter(str.strip, (message.text, *map(_call, message.calls)))):
+    if answer := "\n\n".join(filter(str.strip, (mark_formulas(message.text), *map(_call, message.calls)))):
         # As a record, for Gradio takes the indentation off a string.
         shown.append({"role": "assistant", "content": [{"type": "text", "text": answer}]})
     return [*shown, {"role": "assistant", "content": _state(message)}]
@@ -57,7 +58,11 @@ def _thinking(message: Message) -> dict[str, Any]:
     measured = message.thinking_seconds >= MEASURABLE_SECONDS
     took = f"Thought for {duration(message.thinking_seconds)}" if measured else "Thoughts"
     folded = {"title": took if over else "Thinking …", "status": "done"}
-    return {"role": "assistant", "content": [{"type": "text", "text": message.thinking}], "metadata": folded}
+    return {
+        "role": "assistant",
+        "content": [{"type": "text", "text": mark_formulas(message.thinking)}],
+        "metadata": folded,
+    }
 
 
 def _call(call: ToolCall) -> str:
