@@ -8,7 +8,7 @@ import gradio as gr
 
 _STYLE, *_SCRIPTS = (
     files("lsv_webui").joinpath(name).read_text(encoding="utf-8")
-    for name in ("style.css", "store.js", "keys.js", "scroll.js", "typed.js", "settings.js")
+    for name in ("style.css", "store.js", "keys.js", "scroll.js", "typed.js", "settings.js", "code.js")
 )
 
 _POLICY = "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; object-src 'none'; base-uri 'self'"
