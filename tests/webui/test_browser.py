@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import time
+import urllib.request
 from typing import Any
 
 import pytest
@@ -106,6 +107,26 @@ def test_stopping_editing_and_asking_again(api, pages, visit) -> None:
     page.wait_for_function("document.querySelector('#lsv-chat .bot.message')?.innerText.includes('Edited.')")
     assert page.locator("#lsv-chat .user.message").inner_text() == "Talk briefly"
     assert page.locator(ANSWERS).count() == 1
+
+
+@pytest.mark.slow
+def test_an_open_page_asks_for_the_health_alone(api, pages, visit) -> None:
+    visit(pages.url(api.url)).wait_for_selector("#lsv-status .ready")
+    time.sleep(1.5)  # until the looks that follow the opening are over
+    before = _counts(api.url)
+    time.sleep(3.0)
+    more = {route: count - before[route] for route, count in _counts(api.url).items() if route in before}
+    assert more["/health"] >= 2
+    assert (more["/v1/models"], more["/openapi.json"]) == (0, 0)
+
+
+def _counts(url: str) -> dict[str, float]:
+    """How often each route was asked, by the server's metrics."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as response:
+        text = response.read().decode()
+    return {
+        route: float(count) for route, count in re.findall(r'requests_total.route="([^"]+)",status="200"} (\S+)', text)
+    }
 
 
 @pytest.mark.slow

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from typing import Any, NamedTuple
 
 import gradio as gr
 from gradio.events import api as endpoint
 
-from lsv.errors import LsvError
+from lsv.errors import LsvError, Unauthorized
 from lsv_webui.api import Api
 from lsv_webui.chat.controls import Controls
 from lsv_webui.chat.tab import ChatTab
@@ -19,11 +20,23 @@ from lsv_webui.theme import OPENED, TOGGLE_MODE
 from lsv_webui.transcription import Transcription
 
 STATUS_SECONDS = 10.0
+"""Seconds between two looks at the server's health."""
+
+MODELS_SECONDS = 60.0
+"""Seconds between two looks at its models, while its health stays the same. Adapters come and go in between."""
 
 UPLOADS_KEPT = (3600, 7 * 86400)
 """Seconds between searches for old uploads, and the age at which they are deleted."""
 
 BRAND = '<div class="lsv-brand"><b>lsv</b><span>your models, answering</span></div>'
+
+
+class Seen(NamedTuple):
+    """What a page shows of its server. ``asked`` is what its models were last asked for by."""
+
+    pill: str = ""
+    asked: tuple[Any, ...] = ()
+    found: tuple[Any, ...] = ()
 
 
 def build(api: Api) -> gr.Blocks:
@@ -52,7 +65,7 @@ class Page:
                     mode = gr.Button("Light / dark", size="sm", elem_id="lsv-mode")
             with gr.Sidebar(position="right", width=320, open=False, elem_id="lsv-settings"):
                 self._controls.render()
-            self._seen = gr.State(("",))
+            self._seen = gr.State(Seen())
             with gr.Row(elem_id="lsv-top"):
                 self._controls.render_model()
                 self._status = gr.HTML(elem_id="lsv-status")
@@ -93,22 +106,30 @@ class Page:
         for trigger in (self._controls.key.change, self._controls.model.input, gr.Timer(STATUS_SECONDS).tick):
             trigger(**looked)
 
-    async def look(self, seen: Any, name: str | None, chosen: str, key: str) -> tuple[Any, ...]:
+    async def look(self, seen: Seen, name: str | None, chosen: str, key: str) -> tuple[Any, ...]:
         """Check the server's health, models and abilities; only what has changed is redrawn.
 
         A page that was just opened has no model yet, and takes the one that was ``chosen`` last in this browser.
+        Models and abilities are asked for again only after a change or a minute, since every open page asks.
         """
-        unchanged = 3 + len(self._controls.panels) + len(self._chat.offering)
+        unchanged = [gr.skip()] * (3 + len(self._controls.panels) + len(self._chat.offering))
+        asked: tuple[Any, ...] = ()
         try:
-            pill = _health_pill(await self._api.health(key))
+            health = await self._api.health(key)
+            pill, served = _health_pill(health), [model.get("model") for model in health["models"]]
+            asked = (pill, served, name, key, time.monotonic() // MODELS_SECONDS)
+            if served and asked == seen.asked:
+                return seen, gr.skip(), *unchanged
             models, abilities = await self._api.models(key), await self._api.abilities(key)
         except LsvError as error:
             pill = _pill("down", error.message)
-            return (pill, *seen[1:]), _changed(pill, seen[0]), *[gr.skip()] * unchanged
+            # Only another key helps where one is missing or wrong; all else may pass.
+            asked = asked if isinstance(error, Unauthorized) else ()
+            return Seen(pill, asked, seen.found), _changed(pill, seen.pill), *unchanged
         model = next((model for model in models if model.name == (name or chosen)), models[0])
-        found = (pill, model, models, abilities)
-        if found[1:] == seen[1:]:
-            return found, _changed(pill, seen[0]), *[gr.skip()] * unchanged
+        found = Seen(pill, asked, (model, models, abilities))
+        if found.found == seen.found:
+            return found, _changed(pill, seen.pill), *unchanged
         return (
             found,
             pill,

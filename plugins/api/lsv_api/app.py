@@ -115,7 +115,7 @@ def _endpoint(route: Route) -> SanicHandler:
             response = None if request.responded else error_response(error, exchange.request_id)
             status = encode_error(error, exchange.request_id)[0] if response is None else response.status
         finally:
-            record(exchange, route.path, status)
+            record(exchange, route.path, status, probe=route.probe)
         return response
 
     return handle

@@ -350,6 +350,21 @@ async def test_logs_hold_no_prompts_and_no_control_characters(site, caplog):
     assert not any("secret" in record.getMessage() or "\n" in record.getMessage() for record in ours)
 
 
+async def test_probes_are_logged_at_level_debug_unless_they_fail(site, caplog):
+    caplog.set_level(logging.DEBUG)
+    for path in ("/health", "/ready", "/live", "/metrics", "/version"):
+        await site.http.get(path)
+    site.engine.status = EngineStatus(state="loading", stage="weights", done=3, total=9)
+    await site.http.get("/ready")
+    await site.http.get("/v1/models")
+    await site.http.post("/health")
+    levels = {
+        " ".join(line.getMessage().split()[:3]): line.levelname for line in caplog.records if line.name == "lsv.api"
+    }
+    assert {line for line, level in levels.items() if level == "INFO"} == {"GET /v1/models 200", "POST other 405"}
+    assert levels["GET /ready 200"] == levels["GET /ready 503"] == levels["GET /metrics 200"] == "DEBUG"
+
+
 @pytest.mark.row("F-219")
 async def test_requests_need_not_be_logged(start, caplog):
     caplog.set_level(logging.INFO)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from http import HTTPStatus
 
 from lsv_api.http.context import Exchange
 
@@ -13,10 +14,11 @@ CLIENT_GONE = 499
 """The status logged for a request whose client left before the answer (a convention of proxies)."""
 
 
-def record(exchange: Exchange, route: str, status: int) -> None:
+def record(exchange: Exchange, route: str, status: int, *, probe: bool = False) -> None:
     """Log and count one finished request, once: an error on its way out passes several places that could.
 
-    ``route`` is a declared pattern, so it needs no escaping.
+    ``route`` is a declared pattern, so it needs no escaping. A ``probe`` is asked every few seconds by whatever watches
+    the server, and would drown the requests of users: it is logged at level debug, unless it failed.
     """
     if exchange.recorded:
         return
@@ -35,7 +37,8 @@ def record(exchange: Exchange, route: str, status: int) -> None:
     if exchange.first_token is not None:
         parts.append(f"ttft={exchange.first_token - exchange.started:.3f}s")
     parts.append(f"duration={time.monotonic() - exchange.started:.3f}s")
-    log.info(" ".join(parts))
+    watched = probe and status in (HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE)
+    log.log(logging.DEBUG if watched else logging.INFO, " ".join(parts))
 
 
 def _method(exchange: Exchange) -> str:
