@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from lsv.engine.client import Service
 from lsv.errors import ConfigError, StartError
 from lsv.processes.visitors import is_loopback
 from lsv_webui.options import PageOptions, require_gradio
+from lsv_webui.orphan import WAIT_SECONDS, command
 
 log = logging.getLogger("lsv.webui")
 
@@ -25,15 +25,14 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 async def serve(service: Service, settings: Mapping[str, Any]) -> None:
     """The frontend named in the manifest. A page that can't start ends the server; one that exits later does not.
 
+    When an engine dies, and the server with it, the page stays to tell its visitors, and waits for the next server.
+
     Raises ``ConfigError`` for settings the page can't honour, ``StartError`` when it could not start.
     """
     options = page_options(settings)
     require_gradio()
     page = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "lsv_webui.page",
-        str(os.getpid()),
+        *command(os.getpid(), options.port),
         stdin=asyncio.subprocess.PIPE,
         process_group=0,  # Ctrl-C is for the server, which lets answers finish first
     )
@@ -44,7 +43,10 @@ async def serve(service: Service, settings: Mapping[str, Any]) -> None:
         log.error("the web page exited with code %s; the API keeps running without it", page.returncode)
         await asyncio.Event().wait()
     finally:
-        await _end(page)
+        if service.dead() is None:
+            await _end(page)
+        elif page.returncode is None:
+            log.warning("the web page waits %.0f minutes for the server to start again", WAIT_SECONDS / 60)
 
 
 def check(settings: Mapping[str, Any]) -> None:

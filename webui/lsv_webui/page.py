@@ -1,4 +1,7 @@
-"""The page as a process: ``python -m lsv_webui.page PARENT`` reads its options from standard input and shows it."""
+"""The page as a process: ``python -m lsv_webui.page PARENT PORT`` reads its options from standard input and shows it.
+
+The port is in the command line only for the next server's page, which looks for this one (``orphan``).
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,13 @@ import msgspec
 
 from lsv.errors import ConfigError, LsvError
 from lsv.processes.folder import PrivateFolder
-from lsv.processes.lifeline import die_with
+from lsv.processes.lifeline import end_without_search
+from lsv.processes.outlet import unblock_output
 from lsv.processes.output import print_line
 from lsv.settings import export
 from lsv_webui.gate import Gate
 from lsv_webui.options import PageOptions
+from lsv_webui.orphan import outlive, replace_orphans
 
 if TYPE_CHECKING:
     import gradio as gr
@@ -29,14 +34,24 @@ MAX_FILE_SIZE = "45mb"
 """As base64 it stays below the 64 MiB that a server accepts by default."""
 
 
-def show(options: PageOptions) -> None:
-    """Serve the page until SIGINT or SIGTERM. Raises ``ConfigError`` when the address can't be used."""
+def show(options: PageOptions, parent: int | None = None) -> None:
+    """Serve the page until SIGINT or SIGTERM. Raises ``ConfigError`` when the address can't be used.
+
+    The page outlives its ``parent``, but not for long without a server.
+    """
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    replace_orphans(options.port)
     with PrivateFolder() as uploads:
         export({"GRADIO_TEMP_DIR": str(uploads.path)})
         page = launch(options, uploads.path)
         # Other programs wait for this line: on standard output, whatever the log level.
         print_line(f"lsv's web page is on {address(options.host, options.port)}")
-        _wait_for_signal()
+        if parent is None:
+            stopped.wait()
+        else:
+            outlive(parent, options.server, stopped)
         page.close(verbose=False)
 
 
@@ -105,18 +120,12 @@ def address(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _wait_for_signal() -> None:
-    stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
-    stopped.wait()
-
-
 def main() -> int:
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
-    die_with(int(sys.argv[1]))
+    end_without_search()
+    unblock_output()
     try:
-        show(msgspec.json.decode(sys.stdin.buffer.read(), type=PageOptions))
+        show(msgspec.json.decode(sys.stdin.buffer.read(), type=PageOptions), parent=int(sys.argv[1]))
     except LsvError as error:
         print(f"error: {error.message}", file=sys.stderr)
         return error.exit_code

@@ -8,7 +8,7 @@ import gradio as gr
 
 _STYLE, *_SCRIPTS = (
     files("lsv_webui").joinpath(name).read_text(encoding="utf-8")
-    for name in ("style.css", "store.js", "keys.js", "scroll.js", "typed.js", "settings.js", "code.js")
+    for name in ("style.css", "store.js", "keys.js", "scroll.js", "typed.js", "settings.js", "code.js", "reconnect.js")
 )
 
 _POLICY = "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; object-src 'none'; base-uri 'self'"
@@ -28,12 +28,19 @@ OPENED = """() => {
   label('#lsv-side .toggle-button', 'Conversations');
   label('#lsv-settings .toggle-button', 'Settings');
   label('#lsv-box textarea', 'Message');
+  const box = document.querySelector('#lsv-box textarea'), draft = sessionStorage.getItem('lsv.draft');
+  if (box && draft && !box.value) {
+    box.value = draft;
+    box.dispatchEvent(new Event('input', { bubbles: true }));
+  }
+  addEventListener('pagehide', () => sessionStorage.setItem('lsv.draft', box?.value ?? ''));
   const side = document.querySelector('#lsv-side.open');
   if (innerWidth > 768) document.querySelector('#lsv-box textarea')?.focus();
   else if (side) side.querySelector('.toggle-button').click();
 }"""
 """Runs when the page opens: the visitor's choice of mode overrides the system's; unlabelled elements get labels; the
-message box gets the focus, except on a phone, where a keyboard would cover half of the chat."""
+message box gets the focus, except on a phone, where a keyboard would cover half of the chat.
+What was not yet sent is still in the box after a reload."""
 
 TUCK = """() => {
   const side = document.querySelector('#lsv-side.open');
