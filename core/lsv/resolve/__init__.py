@@ -63,7 +63,6 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
     """Decide everything an engine needs. Raises ``ConfigError`` or ``CheckpointError`` naming the option at fault."""
     catalog, choices = plugins.catalog, Choices()
     name = settings["model"] or default_model(catalog)
-    names = choose_names(settings["served_model_name"], name, catalog)
     folder = model_folder(name, settings, catalog)
     refuse_foreign(folder, settings["load_format"])
     overrides, parts = read_overrides(folder, settings, catalog, choices)
@@ -85,8 +84,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
     config = EngineConfig(
         model=str(folder),
         parts=parts,
-        served_names=names.served,
-        unlisted_names=names.unlisted,
+        **choose_names(settings["served_model_name"], name, catalog),
         tokenizer=str(tokenizer_place(settings, words := tokenizer_folder(settings, name, folder, catalog))),
         stop_tokens=model.stop_tokens,
         generation=generation_folder(settings["generation_config"], catalog, hub_of(settings, None)),

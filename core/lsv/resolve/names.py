@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TypedDict
 
 from lsv.offers import ModelAlias
 from lsv.plugins.catalog import Catalog
@@ -17,11 +17,11 @@ _PART = re.compile(r"-\d{5}-of-\d{5}$")
 """The end of a stem whose file is one of several."""
 
 
-class Names(NamedTuple):
-    """``served`` are listed, and answers carry the first. ``unlisted`` are accepted in requests and shown nowhere."""
+class Names(TypedDict):
+    """Fields of ``EngineConfig``."""
 
-    served: tuple[str, ...]
-    unlisted: tuple[str, ...] = ()
+    served_names: tuple[str, ...]
+    unlisted_names: tuple[str, ...]
 
 
 def choose_names(given: Sequence[str] | None, model: str, catalog: Catalog) -> Names:
@@ -31,10 +31,10 @@ def choose_names(given: Sequence[str] | None, model: str, catalog: Catalog) -> N
     stem and a folder by its name, while the path is accepted too.
     """
     if given:
-        return Names(tuple(given))
+        return Names(served_names=tuple(given), unlisted_names=())
     alias = any(offer.name == model for offer in catalog.offers(ModelAlias))
     name = model if alias else _name_of(model)
-    return Names((name,), () if name == model else (model,))
+    return Names(served_names=(name,), unlisted_names=() if name == model else (model,))
 
 
 def _name_of(model: str) -> str:

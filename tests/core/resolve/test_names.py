@@ -8,7 +8,7 @@ import pytest
 
 from lsv.plugins import load
 from lsv.plugins.catalog import Catalog
-from lsv.resolve.names import Names, choose_names
+from lsv.resolve.names import choose_names
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +30,11 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def chosen(given: list[str] | None, model: str, catalog: Catalog) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    names = choose_names(given, model, catalog)
+    return names["served_names"], names["unlisted_names"]
+
+
 @pytest.mark.row("F-218")
 @pytest.mark.parametrize(
     ("model", "name"),
@@ -47,15 +52,15 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_a_path_is_called_by_its_last_part_and_stays_an_alias(models, catalog, model, name) -> None:
     given = model.format(models)
-    assert choose_names(None, given, catalog) == Names((name,), (given,))
+    assert chosen(None, given, catalog) == ((name,), (given,))
 
 
 @pytest.mark.parametrize("model", ["Qwen3-0.6B", "org/elsewhere", "org/elsewhere:Q4_K_M", "lsv-demo"])
 def test_a_name_that_is_no_path_stays(models, catalog, model) -> None:
     (models / "lsv-demo").mkdir()  # the alias of a plugin is found first
-    assert choose_names(None, model, catalog) == Names((model,))
+    assert chosen(None, model, catalog) == ((model,), ())
 
 
 def test_given_names_hide_the_path(models, catalog) -> None:
     given = ["small", "smaller"]
-    assert choose_names(given, f"{models}/Qwen3-0.6B", catalog) == Names(("small", "smaller"))
+    assert chosen(given, f"{models}/Qwen3-0.6B", catalog) == (("small", "smaller"), ())
