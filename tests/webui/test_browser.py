@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from .conftest import ANSWERS, KEY, ask, last_answer, note
+from .stand_in import StandIn
 
 pytestmark = pytest.mark.xdist_group("webui")
 
@@ -127,6 +128,26 @@ def _counts(url: str) -> dict[str, float]:
     return {
         route: float(count) for route, count in re.findall(r'requests_total.route="([^"]+)",status="200"} (\S+)', text)
     }
+
+
+@pytest.mark.slow
+def test_a_missing_key_is_told_beside_the_buttons_of_a_phone(locked, pages, visit) -> None:
+    page = visit(pages.url(locked.url), width=390, height=844)
+    told = page.locator("#lsv-status .lsv-pill").bounding_box()
+    for button in ("#lsv-settings .toggle-button", "#lsv-side .toggle-button"):
+        other = page.locator(button).bounding_box()
+        assert told["y"] >= other["y"] + other["height"]
+
+
+@pytest.mark.slow
+def test_a_long_name_of_a_model_ends_before_the_arrow(pages, visit) -> None:
+    server = StandIn({"a-model-whose-name-is-longer-than-its-box.Q4_1": ["text"]})
+    page = visit(pages.url(server.url), width=390, height=844)
+    page.wait_for_selector("#lsv-status .ready")
+    field, arrow = (page.locator(f"#lsv-model {part}").bounding_box() for part in ("input", ".dropdown-arrow"))
+    padding = page.locator("#lsv-model input").evaluate("box => parseFloat(getComputedStyle(box).paddingRight)")
+    assert field["x"] + field["width"] - padding <= arrow["x"]
+    server.stop()
 
 
 @pytest.mark.slow
