@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from lsv.hooks import hookimpl
-from lsv.version import __version__
+from lsv.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from lsv.beams.records import BeamSearchParams as BeamSearchParams
@@ -68,4 +68,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted(__all__)

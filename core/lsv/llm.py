@@ -17,7 +17,16 @@ from lsv.config import EngineConfig, Fit
 from lsv.engine import report
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Stats
-from lsv.engine.offline.arguments import list_adapters, list_params, refuse_loggers, refuse_prompt_adapter
+from lsv.engine.offline.arguments import (
+    check_chat_options,
+    check_kind,
+    list_adapters,
+    list_conversations,
+    list_params,
+    list_priorities,
+    refuse_loggers,
+    refuse_prompt_adapter,
+)
 from lsv.engine.offline.configs import DecodingConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from lsv.engine.offline.control import ControlMethods
 from lsv.engine.offline.groups import ModelExecutor, TokenizerGroup
@@ -27,7 +36,7 @@ from lsv.engine.offline.llm_engine import Output
 from lsv.engine.offline.pooling import PoolingMethods
 from lsv.engine.offline.progress import progress_bar
 from lsv.engine.stats_log import describe_state
-from lsv.errors import BadRequest, ConfigError
+from lsv.errors import ConfigError
 from lsv.media.options import MediaOptions
 from lsv.plugins import Plugins
 from lsv.plugins.logits_processors import name_processors
@@ -35,7 +44,7 @@ from lsv.processes import heap
 from lsv.request.adapter import LoRARequest
 from lsv.request.outputs import CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, Logprob, RequestOutput
 from lsv.request.params import PoolingParams, SamplingParams
-from lsv.settings import Declared, Given, Settings, dashed, gather, neutral, options, unknown_variables
+from lsv.settings import Declared, Given, Settings, dashed, gather, neutral, options, underscored, unknown_variables
 from lsv.settings.elsewhere import NEUTRAL_OFFLINE
 from lsv.settings.spelling import suggest
 from lsv.text.prompts import PromptInput, PromptReader, list_prompts
@@ -164,8 +173,8 @@ class LLM(PoolingMethods, ControlMethods):
 
         Raises ``BadRequest`` without a chat template.
         """
-        single = not messages or isinstance(messages[0], Mapping)
-        conversations: Sequence[Any] = [messages] if single else messages
+        conversations = list_conversations(messages)
+        check_chat_options(tools, chat_template, chat_template_kwargs, mm_processor_kwargs)
         tokenizer, prompts = self.get_tokenizer(), []
         for conversation in conversations:
             read, media = self._prompts.read_conversation(conversation)
@@ -199,6 +208,7 @@ class LLM(PoolingMethods, ControlMethods):
         """The likeliest answers to each prompt, best first. The engine itself bounds what runs at a time, so that
         ``concurrency_limit`` has no effect. Raises ``BadRequest``, and what a request failed with.
         """
+        check_kind(params, BeamSearchParams, "params")
         outputs = self.generate(prompts, params.sampling(), use_tqdm=use_tqdm, lora_request=lora_request)
         return [BeamSearchOutput.of(output, params, self.get_tokenizer()) for output in outputs]
 
@@ -211,14 +221,12 @@ class LLM(PoolingMethods, ControlMethods):
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
     ) -> list[Output]:
         engine, adapters = self._open_engine(), list_adapters(lora_request, len(prompts))
-        if priority is not None and len(priority) != len(prompts):
-            raise BadRequest(f"priority must hold one number for each of {len(prompts)} prompts", param="priority")
+        priorities = list_priorities(priority, len(prompts))
         names = [str(next(self._numbers)) for _ in prompts]
         done: dict[str, Output] = {}
         try:
             for index, (name, prompt, one) in enumerate(zip(names, prompts, params, strict=True)):
-                wanted = priority[index] if priority else 0
-                engine.add_request(name, prompt, one, priority=wanted, lora_request=adapters[index])
+                engine.add_request(name, prompt, one, priority=priorities[index], lora_request=adapters[index])
             with progress_bar(len(names), show_progress) as advance:
                 while engine.has_unfinished_requests():
                     for output in engine.step(finished_only=True):
@@ -362,7 +370,7 @@ def read_options(given: Mapping[str, Any], loaded: Plugins) -> Settings:
     for name, value in given.items():
         setting = declared.by_key.get(dashed(name))
         if setting is None:
-            raise ConfigError(f"option {name}: unknown{suggest(dashed(name), declared.by_key)}", param=name)
+            raise ConfigError(f"option {name}: unknown{suggest(name, map(underscored, declared.by_key))}", param=name)
         if value is not None:
             found[setting.name] = Given(value, f"argument {name}")
     return gather(declared, found)

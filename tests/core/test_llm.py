@@ -215,6 +215,78 @@ def test_bad_prompts_leave_nothing_behind(llm: LLM, prompts: Any):
     assert len(llm.generate([[1]], greedy(), use_tqdm=False)) == 1
 
 
+WRONG_ARGUMENTS: list[tuple[str, dict[str, Any], str]] = [
+    ("generate", {"prompts": 3}, "prompts must be a text, a list of token ids"),
+    ("generate", {"prompts": object()}, "prompts must be"),
+    ("generate", {"prompts": b"text"}, "prompts must be"),
+    ("generate", {"prompts": {1, 2}}, "prompts must be"),
+    ("generate", {"prompts": ["a", None]}, "prompt must be"),
+    ("generate", {"prompts": {"prompt_token_ids": 3}}, "prompt_token_ids must be"),
+    ("generate", {"prompts": {"prompt_token_ids": "ab"}}, "prompt_token_ids must be"),
+    ("generate", {"prompt_token_ids": 3}, "prompt_token_ids must be"),
+    ("generate", {"prompts": "a", "priority": 3}, "priority must hold"),
+    ("generate", {"prompts": "a", "priority": ["high"]}, "priority must hold"),
+    ("chat", {"messages": "hi"}, "messages must be a list like"),
+    ("chat", {"messages": {"role": "user", "content": "hi"}}, "messages must be a list like"),
+    ("chat", {"messages": None}, "messages must be"),
+    ("chat", {"messages": ["hi"]}, r"messages\[0\] must be a mapping"),
+    ("chat", {"messages": [[{"role": "user", "content": "a"}], 3]}, "messages must be a list of messages"),
+    ("chat", {"messages": [{"role": "user", "content": "a", "tool_calls": 3}]}, "tool_calls must be a list"),
+    ("chat", {"messages": [{"role": "user", "content": "a"}], "tools": 3}, "tools must be a list"),
+    ("chat", {"messages": [{"role": "user", "content": "a"}], "chat_template": 3}, "chat_template must be a text"),
+    ("chat", {"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": 3}, "must be a mapping"),
+    ("chat", {"messages": [{"role": "user", "content": "a"}], "mm_processor_kwargs": 3}, "must be a mapping"),
+    ("beam_search", {"prompts": "a", "params": None}, "params must be BeamSearchParams"),
+    ("embed", {"prompts": 3}, "prompts must be"),
+    ("encode", {"prompts": 3}, "prompts must be"),
+    ("classify", {"prompts": 3}, "prompts must be"),
+    ("reward", {"prompts": 3}, "prompts must be"),
+    ("score", {"data_1": 3, "data_2": "a"}, "data_1 must be a text"),
+    ("score", {"data_1": "a", "data_2": [None]}, "data_2 must be a text"),
+]
+
+
+@pytest.mark.parametrize(("method", "arguments", "message"), WRONG_ARGUMENTS)
+def test_wrong_arguments_are_bad_requests(llm: LLM, method: str, arguments: dict[str, Any], message: str):
+    with pytest.raises(BadRequest, match=message):
+        getattr(llm, method)(**arguments)
+    assert not llm.llm_engine.has_unfinished_requests()
+
+
+def test_wrong_arguments_of_an_engine_stepped_by_hand(llm: LLM):
+    engine: Any = llm.llm_engine
+    with pytest.raises(BadRequest, match="request_id must be str"):
+        engine.add_request(3, "a", greedy())
+    with pytest.raises(BadRequest, match="params must be SamplingParams or PoolingParams"):
+        engine.add_request("1", "a", None)
+    with pytest.raises(BadRequest, match="priority must be int"):
+        engine.add_request("1", "a", greedy(), priority="high")
+    with pytest.raises(BadRequest, match="request_id must be"):
+        engine.abort_request(3)
+    assert not engine.has_unfinished_requests()
+
+
+@pytest.mark.parametrize("name", ["hf_overrides", "rope_scaling"])
+def test_options_that_hold_keys_and_values(name: str):
+    with pytest.raises(ConfigError, match=f"argument {name}: {name} must be a JSON object, got 3"):
+        LLM(model="lsv-demo", **{name: 3})
+
+
+def test_processors_are_given_as_a_list():
+    with pytest.raises(ConfigError, match="logits_processors must be a list of classes or of their names, got 3"):
+        LLM(model="lsv-demo", logits_processors=3)
+
+
+def test_prompts_may_come_from_an_iterator(llm: LLM):
+    assert len(llm.generate(iter(["a", "b"]), greedy(), use_tqdm=False)) == 2
+
+
+def test_the_package_lists_public_names_only():
+    assert dir(lsv) == sorted(lsv.__all__)
+    assert lsv.__version__.count(".") == 2
+    assert all(getattr(lsv, name) is not None for name in dir(lsv))
+
+
 def test_counts_that_do_not_match(llm: LLM):
     with pytest.raises(BadRequest, match="2 prompts need as many"):
         llm.generate([[1], [2]], [greedy()])
@@ -365,11 +437,11 @@ def test_options_by_their_names():
     settings = read_options({"model": "m", "max_model_len": 77, "dtype": "float16", "seed": 3}, loaded)
     assert (settings["model"], settings["max_model_len"], settings["dtype"]) == ("m", 77, "float16")
     assert settings.source("seed") == "argument seed"
-    with pytest.raises(ConfigError, match="did you mean max-model-len"):
+    with pytest.raises(ConfigError, match="did you mean max_model_len\\?"):
         read_options({"max_model_length": 3}, loaded)
     with pytest.raises(ConfigError, match="only LoRA is served"):
         read_options({"enable_prompt_adapter": True}, loaded)
-    with pytest.raises(ConfigError, match="max-num-seqs must be"):
+    with pytest.raises(ConfigError, match="max_num_seqs must be"):
         read_options({"max_num_seqs": "many"}, loaded)
 
 

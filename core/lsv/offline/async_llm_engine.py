@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lsv.config import EngineConfig
 from lsv.engine.connect import open_client
-from lsv.engine.offline.arguments import AskedAdapters, list_adapters, refuse_loggers, refuse_prompt_adapter
+from lsv.engine.offline.arguments import AskedAdapters, check_kind, list_adapters, refuse_loggers, refuse_prompt_adapter
 from lsv.engine.offline.configs import DecodingConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from lsv.engine.offline.generation import Generation
 from lsv.engine.replicas.supervisors import Supervisors
@@ -98,6 +98,7 @@ class AsyncLLMEngine:
         ``EngineDied``, ``RequestFailed`` or what the model could not be loaded for.
         """
         refuse_prompt_adapter(prompt_adapter_request)
+        check_kind(sampling_params, SamplingParams, "sampling_params")
         adapter = await self._load_adapter(lora_request)
         spec = await self._ask(
             inputs, request_id, sampling=sampling_params, priority=priority, trace=trace_headers, adapter=adapter
@@ -127,6 +128,7 @@ class AsyncLLMEngine:
         priority: int = 0,
     ) -> AsyncGenerator[EmbeddingRequestOutput, None]:
         """The vector of a prompt, once it is there. Raises as ``generate`` does."""
+        check_kind(pooling_params, PoolingParams, "pooling_params")
         adapter = await self._load_adapter(lora_request)
         spec = await self._ask(
             inputs, request_id, pooling=pooling_params, priority=priority, trace=trace_headers, adapter=adapter

@@ -51,8 +51,10 @@ def complete_processors(config: EngineConfig, params: SamplingParams, *, inline:
 
 def name_processors(given: Any) -> Any:
     """Classes of batched processors by the names that the engine finds them by. Raises ``ConfigError``."""
-    if not isinstance(given, list | tuple):
+    if given is None or isinstance(given, str):
         return given
+    if not isinstance(given, list | tuple):
+        raise ConfigError(f"{_PARAM} must be a list of classes or of their names, got {given!r:.100}", param=_PARAM)
     return [_name_of(one) if isinstance(one, type) else one for one in given]
 
 

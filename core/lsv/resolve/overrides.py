@@ -26,14 +26,24 @@ def read_overrides(
     ``--rope-scaling`` and ``--rope-theta`` win over ``--hf-overrides``, and that over what parts, or the checkpoint's
     own code, make of config.json. The code of one that has parts is not run: it would look for them.
     """
-    given = settings["hf_overrides"] or {}
+    given = _read_mapping(settings, "hf_overrides")
     parts = parts_of(read_config(folder, given), settings, catalog)
     made = {} if parts else made_by_code(folder, settings, choices)
     overrides = merge(merge(older_quantization(folder, catalog), made), given)
     found = find_parts(parts, read_config(folder, overrides), settings, catalog, choices)
     overrides = merge(describe_parts(found, read_config(folder, {}), catalog), overrides)
-    rope = rope_overrides(read_config(folder, overrides), settings["rope_scaling"], settings["rope_theta"])
+    rope = rope_overrides(
+        read_config(folder, overrides), _read_mapping(settings, "rope_scaling"), settings["rope_theta"]
+    )
     return merge(overrides, rope), list_parts(parts, found)
+
+
+def _read_mapping(settings: Settings, name: str) -> Mapping[str, Any]:
+    """A setting that holds keys and values; empty unless given. Raises ``ConfigError`` for other JSON."""
+    given = settings[name] or {}
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{settings.source(name)}: {name} must be a JSON object, got {given!r:.100}", param=name)
+    return given
 
 
 def describe_parts(found: Mapping[ModelPart, Path], checkpoint: Mapping[str, Any], catalog: Catalog) -> dict[str, Any]:

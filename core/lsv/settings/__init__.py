@@ -18,6 +18,7 @@ from lsv.settings.setting import Setting as Setting
 from lsv.settings.setting import SettingType as SettingType
 from lsv.settings.setting import convert as convert
 from lsv.settings.setting import dashed as dashed
+from lsv.settings.setting import underscored as underscored
 from lsv.settings.spelling import suggest
 from lsv.settings.values import FALSE
 

@@ -74,6 +74,20 @@ def dashed(name: str) -> str:
     return name.replace(".", "-").replace("_", "-")
 
 
+def underscored(name: str) -> str:
+    """The spelling of a name in Python: dots and dashes become underscores."""
+    return dashed(name).replace("-", "_")
+
+
+ARGUMENT = "argument "
+"""How the source of a value that came from Python begins; such a value is named as Python spells it."""
+
+
+def spell_name(setting: Setting, source: str) -> str:
+    """The setting's name as it is written where its value came from."""
+    return underscored(setting.name) if source.startswith(ARGUMENT) else dashed(setting.name)
+
+
 def convert(setting: Setting, value: Any, source: str) -> Any:
     """A value as the setting's type and within its bounds; None, also in writing, is the default's.
 
@@ -120,7 +134,8 @@ def not_neutral(setting: Setting, value: Any, source: str) -> ConfigError:
     """The refusal of a value that would ask for something."""
     expected = spell_neutral(setting.neutral or ()) or "left out"
     return ConfigError(
-        f"{source}: {dashed(setting.name)} must be {expected}, got {value!r}: {setting.instead}", param=setting.name
+        f"{source}: {spell_name(setting, source)} must be {expected}, got {value!r}: {setting.instead}",
+        param=setting.name,
     )
 
 
@@ -147,7 +162,7 @@ def _check_bounds(setting: Setting, value: Any, source: str) -> None:
 def _refusal(setting: Setting, source: str, expected: str, value: Any) -> ConfigError:
     meaning = f" ({setting.help})" if setting.help else ""
     return ConfigError(
-        f"{source}: {dashed(setting.name)} must be {expected}, got {value!r}{meaning}", param=setting.name
+        f"{source}: {spell_name(setting, source)} must be {expected}, got {value!r}{meaning}", param=setting.name
     )
 
 

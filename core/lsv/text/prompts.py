@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cached_property
+from numbers import Integral
 from typing import Any, TypeAlias, TypedDict
 
 import msgspec
@@ -113,6 +114,7 @@ class PromptReader:
         self, messages: Sequence[Mapping[str, Any]]
     ) -> tuple[list[Mapping[str, Any]], dict[str, list[Reference]]]:
         """Messages as chat templates know them, and their media by kind. Raises ``BadRequest``."""
+        _check_messages(messages)
         read: list[Mapping[str, Any]] = []
         media: dict[str, list[Reference]] = {}
         for index in order_results([_turn(message) for message in messages]):
@@ -140,10 +142,10 @@ class PromptReader:
         if isinstance(prompt, str):
             return prompt, tuple(self._tokenizer.encode(prompt, framed))
         if not isinstance(prompt, Mapping):
-            return None, tuple(prompt)
+            return None, _read_ids(prompt, "prompt")
         text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
         if ids is not None:
-            return text, tuple(ids)
+            return text, _read_ids(ids, "prompt_token_ids")
         if isinstance(text, str):
             text = self.spell(text) if shown else text
             return text, tuple(self._tokenizer.encode(text, framed))
@@ -152,6 +154,12 @@ class PromptReader:
             f"got the keys {', '.join(map(str, prompt)) or 'none'}",
             param="prompt",
         )
+
+
+def _read_ids(ids: Any, name: str) -> tuple[int, ...]:
+    if not _is_listed(ids):
+        raise BadRequest(f"{name} must be a text, a list of token ids or a mapping, got {ids!r:.100}", param=name)
+    return tuple(ids)
 
 
 def _join(encoder: Any, decoder: Any) -> PromptInput:
@@ -167,6 +175,21 @@ def _join(encoder: Any, decoder: Any) -> PromptInput:
 def _read_parts(content: Sequence[Any], where: str) -> list[str | Reference]:
     places = [f"{where}[{number}]" for number in range(len(content))]
     return [read_part(convert_part(part, place), place) for part, place in zip(content, places, strict=True)]
+
+
+def _check_messages(messages: Any) -> None:
+    if not isinstance(messages, list | tuple):
+        raise BadRequest(f"messages must be a list of messages, got {messages!r:.100}", param="messages")
+    for index, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise BadRequest(
+                f'messages[{index}] must be a mapping like {{"role": "user", "content": "Hello"}}, '
+                f"got {message!r:.100}",
+                param="messages",
+            )
+        calls = message.get("tool_calls")
+        if not isinstance(calls, list | tuple | None):
+            raise BadRequest(f"messages[{index}].tool_calls must be a list, got {calls!r:.100}", param="messages")
 
 
 def _turn(message: Mapping[str, Any]) -> Turn:
@@ -193,6 +216,21 @@ def list_prompts(
         given = prompt_token_ids
     elif prompt_token_ids is not None:
         raise BadRequest("give either prompts or prompt_token_ids, not both", param="prompts")
-    if isinstance(given, str | Mapping) or (given and isinstance(given[0], int)):
+    if isinstance(given, str | Mapping):
         return [given]
-    return list(given)
+    if not _is_listed(given):
+        name = "prompts" if prompts is not None else "prompt_token_ids"
+        raise BadRequest(
+            f"{name} must be a text, a list of token ids, a mapping, or a list of these, got {given!r:.100}", param=name
+        )
+    listed = list(given)
+    return [listed] if listed and _is_id(listed[0]) else listed
+
+
+def _is_listed(value: object) -> bool:
+    """Whether a value has an order: a list, tuple, array or iterator, but no text and no bytes."""
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | Set)
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, Integral)

@@ -31,7 +31,7 @@ def test_fields_are_the_options_of_llm():
 def test_arguments_are_what_an_llm_is_made_of():
     settings, _ = read_arguments(dataclasses.asdict(parse("--model", "m", "--enforce-eager", "-tp", "2")))
     assert (settings["model"], settings["enforce_eager"], settings["tensor_parallel_size"]) == ("m", True, 2)
-    with pytest.raises(ConfigError, match="tensor-parallel-size"):
+    with pytest.raises(ConfigError, match="tensor_parallel_size must be"):
         read_arguments(dataclasses.asdict(parse("--model", "m", "-tp", "two")))
 
 

@@ -26,5 +26,5 @@ def test_all_replicas_together_must_fit_the_machine(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_is_no_size_is_refused() -> None:
-    with pytest.raises(ConfigError, match="kv-offload-gib must be at most"):
+    with pytest.raises(ConfigError, match="kv_offload_gib must be at most"):
         choose(kv_offload_gib=float("inf"))

@@ -108,7 +108,8 @@ def test_another_value_is_refused_everywhere_with_what_to_use_instead(
             read()
         message = caught.value.message
         assert message.startswith(source)
-        assert f"{name.replace('_', '-')} must be {expected}" in message
+        spelled = name if source == "argument " else name.replace("_", "-")
+        assert f"{spelled} must be {expected}" in message
         assert message.endswith(f": {BY_NAME[name].instead}")
         assert caught.value.param == name
 
@@ -142,7 +143,7 @@ def test_the_constructor_takes_what_others_take(given: dict[str, Any]) -> None:
 
 
 def test_an_unknown_argument_is_refused_also_when_it_is_none() -> None:
-    with pytest.raises(ConfigError, match="option max_modl_len: unknown; did you mean max-model-len"):
+    with pytest.raises(ConfigError, match="option max_modl_len: unknown; did you mean max_model_len"):
         read_options({"max_modl_len": None}, plugins.load(()))
 
 

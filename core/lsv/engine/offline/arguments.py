@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from lsv.errors import BadRequest, ConfigError
 from lsv.request.adapter import Adapter, LoRARequest
@@ -45,6 +45,57 @@ def list_adapters(given: LoRARequest | Sequence[LoRARequest | None] | None, coun
         if one is not None and not isinstance(one, LoRARequest):
             raise BadRequest(f"lora_request must be LoRARequest, got {one!r:.100}", param="lora_request")
     return listed
+
+
+def list_conversations(messages: Any) -> Sequence[Any]:
+    """One conversation, or each of several, as a list of them. Raises ``BadRequest`` for anything else.
+
+    Messages themselves are checked where they are read.
+    """
+    if not isinstance(messages, list | tuple):
+        raise BadRequest(
+            f'messages must be a list like [{{"role": "user", "content": "Hello"}}], or a list of such lists, '
+            f"got {messages!r:.100}",
+            param="messages",
+        )
+    return messages if messages and isinstance(messages[0], list | tuple) else [messages]
+
+
+def list_priorities(given: Any, count: int) -> Sequence[int]:
+    """The priority of each of ``count`` prompts, 0 unless given. Raises ``BadRequest``."""
+    if given is None:
+        return [0] * count
+    if not isinstance(given, Sequence) or len(given) != count or not all(isinstance(one, int) for one in given):
+        raise BadRequest(
+            f"priority must hold one whole number for each of {count} prompts, got {given!r:.100}", param="priority"
+        )
+    return given
+
+
+def list_texts(given: Any, name: str) -> list[str]:
+    """One text, or each of several. Raises ``BadRequest`` for anything else."""
+    listed = [given] if isinstance(given, str) else list(given) if isinstance(given, list | tuple) else None
+    if listed is None or not all(isinstance(one, str) for one in listed):
+        raise BadRequest(f"{name} must be a text or a list of texts, got {given!r:.100}", param=name)
+    return listed
+
+
+def check_kind(given: object, kinds: type[Any] | tuple[type[Any], ...], name: str) -> None:
+    """Raises ``BadRequest`` unless the argument ``name`` is of one of the ``kinds``."""
+    if not isinstance(given, kinds):
+        names = " or ".join(kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
+        raise BadRequest(f"{name} must be {names}, got {given!r:.100}", param=name)
+
+
+def check_chat_options(tools: object, template: object, template_kwargs: object, processor_kwargs: object) -> None:
+    """Raises ``BadRequest`` for options of ``LLM.chat`` of another form, which templates may not notice."""
+    if tools is not None and not (isinstance(tools, list | tuple) and all(isinstance(tool, Mapping) for tool in tools)):
+        raise BadRequest(f"tools must be a list of mappings, got {tools!r:.100}", param="tools")
+    if template is not None and not isinstance(template, str):
+        raise BadRequest(f"chat_template must be a text, got {template!r:.100}", param="chat_template")
+    for name, given in (("chat_template_kwargs", template_kwargs), ("mm_processor_kwargs", processor_kwargs)):
+        if given is not None and not isinstance(given, Mapping):
+            raise BadRequest(f"{name} must be a mapping, got {given!r:.100}", param=name)
 
 
 class AskedAdapters:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from lsv.engine.offline.arguments import AskedAdapters, list_adapters, refuse_prompt_adapter
+from lsv.engine.offline.arguments import AskedAdapters, check_kind, list_adapters, refuse_prompt_adapter
 from lsv.engine.offline.generation import Generation, vector_output
 from lsv.engine.offline.inline_client import InlineClient, StepOutput
 from lsv.errors import BadRequest
@@ -52,6 +52,9 @@ class LLMEngine:
         ``Overloaded``.
         """
         refuse_prompt_adapter(prompt_adapter_request)
+        check_kind(request_id, str, "request_id")
+        check_kind(params, (SamplingParams, PoolingParams), "params")
+        check_kind(priority, int, "priority")
         if request_id in self._generating or request_id in self._pooling:
             raise BadRequest(f"request {request_id!r} is under way already: choose another id", param="request_id")
         read = self._prompts.read(prompt)
@@ -91,6 +94,7 @@ class LLMEngine:
 
     def abort_request(self, request_id: str | Iterable[str]) -> None:
         """Abort requests; unknown ids are ignored."""
+        check_kind(request_id, (str, Iterable), "request_id")
         ids = [request_id] if isinstance(request_id, str) else list(request_id)
         self.client.abort(ids)
         for name in ids:

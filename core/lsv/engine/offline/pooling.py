@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from lsv.engine.offline.arguments import list_params, refuse_adapter, refuse_prompt_adapter
+from lsv.engine.offline.arguments import list_params, list_texts, refuse_adapter, refuse_prompt_adapter
 from lsv.engine.offline.llm_engine import LLMEngine, Output
 from lsv.errors import BadRequest
 from lsv.request.adapter import LoRARequest
@@ -133,8 +133,7 @@ class PoolingMethods:
     ) -> list[ScoringRequestOutput]:
         """How well each pair of texts goes together; a single ``data_1`` is paired with every ``data_2``."""
         refuse_adapter(lora_request)
-        firsts = [data_1] if isinstance(data_1, str) else list(data_1)
-        seconds = [data_2] if isinstance(data_2, str) else list(data_2)
+        firsts, seconds = list_texts(data_1, "data_1"), list_texts(data_2, "data_2")
         if not seconds or len(firsts) not in (1, len(seconds)):
             raise BadRequest(
                 f"data_1 must hold one text, or as many as data_2: got {len(firsts)} and {len(seconds)}", param="data_1"
