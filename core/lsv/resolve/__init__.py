@@ -22,7 +22,6 @@ from lsv.resolve.encoded import read_encoded
 from lsv.resolve.experts.shared import refuse_with_shared_experts
 from lsv.resolve.files import (
     check_load_format,
-    hub_of,
     loader_options,
     model_folder,
     refuse_foreign,
@@ -30,7 +29,7 @@ from lsv.resolve.files import (
     tokenizer_folder,
     tokenizer_place,
 )
-from lsv.resolve.generation import generation_folder, sampling_overrides
+from lsv.resolve.generation import recommendations
 from lsv.resolve.hardware import choose_depth, choose_platform, refuse_pairs
 from lsv.resolve.lengths import mapping_of, own_length
 from lsv.resolve.locate import default_model, merge, read_config, read_vocab_size
@@ -81,14 +80,14 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
     length, overrides = _choose_context(settings, checkpoint, min(longest or own, own), overrides, choices)
     _note_dropped(settings, platform.name, choices)
     chunked = cached and bool(settings["enable_chunked_prefill"])
+    words = tokenizer_folder(settings, name, folder, catalog)
     config = EngineConfig(
         model=str(folder),
         parts=parts,
         **choose_names(settings["served_model_name"], name, catalog),
-        tokenizer=str(tokenizer_place(settings, words := tokenizer_folder(settings, name, folder, catalog))),
+        tokenizer=str(tokenizer_place(settings, words)),
         stop_tokens=model.stop_tokens,
-        generation=generation_folder(settings["generation_config"], catalog, hub_of(settings, None)),
-        sampling=sampling_overrides(settings["override_generation_config"]),
+        **recommendations(settings, folder, words, pooler, catalog, choices),
         architecture=architecture,
         model_offer=model.name,
         platform=platform.name,

@@ -17,13 +17,14 @@ import tokenizers
 from lsv.config import EngineConfig
 from lsv.errors import BadRequest, CheckpointError, ConfigError
 from lsv.processes.confinement.terms import Mode
-from lsv.request.params import RECOMMENDABLE, Side
+from lsv.request.params import Side
 from lsv.text.added_tokens import NAMED, add_missing, merge_settings, text_of
 from lsv.text.backends import find_backend, read_json
 from lsv.text.chat_template import ChatTemplates, ContentFormat, is_name, read_templates
 from lsv.text.code_backend import Backend
 from lsv.text.frame import Frame, find_frame
 from lsv.text.pairs import encode_pairs
+from lsv.text.recommended import read_recommended
 from lsv.text.spelling import find_spelling
 
 log = logging.getLogger(__name__)
@@ -109,7 +110,7 @@ class Tokenizer:
             special_tokens={**found.named, **special_tokens},
             eos_ids=(*read_eos_ids(folder), *_ids_of(stop_tokens, found.backend)),
             templates=templates,
-            sampling_defaults={**_read_recommended(folder if generation is None else generation), **(sampling or {})},
+            sampling_defaults={**read_recommended(folder if generation is None else generation), **(sampling or {})},
         )
 
     @classmethod
@@ -329,12 +330,6 @@ def _check_size(tokens: int, rows: int, place: str) -> None:
 def _folder_of(place: str | Path) -> Path:
     path = Path(place)
     return path.parent if path.is_file() else path
-
-
-def _read_recommended(folder: str | Path) -> dict[str, Any]:
-    """The sampling parameters of generation_config.json; none of no folder."""
-    found = read_json(Path(folder) / "generation_config.json") if folder else {}
-    return {name: found[name] for name in RECOMMENDABLE if found.get(name) is not None}
 
 
 def read_template(given: str) -> str:

@@ -116,6 +116,28 @@ def test_formats_that_are_others_by_another_name(configure, name):
     assert configure("--load-format", name).load_format == {"fastsafetensors": "safetensors"}.get(name, "pt")
 
 
+def test_sampling_that_a_checkpoint_recommends_is_logged(configure, tmp_path):
+    assert not [reason for reason in configure().reasons if reason.name == "default_sampling"]
+    (tmp_path / "generation_config.json").write_text(json.dumps({"temperature": 0.6, "top_k": 20}))
+    (reason,) = [reason for reason in configure().reasons if reason.name == "default_sampling"]
+    assert reason.value == "temperature=0.6 top_k=20"
+    assert reason.why == "recommended by the checkpoint's generation_config.json; requests may say otherwise"
+    both = why(configure("--override-generation-config", '{"min_p": 0.1}'), "default_sampling")
+    assert both.endswith("generation_config.json, set by override_generation_config; requests may say otherwise")
+    assert not configure("--generation-config", "vllm").reasons or "default_sampling" not in [
+        reason.name for reason in configure("--generation-config", "vllm").reasons
+    ]
+
+
+def test_another_tokenizer_does_not_change_the_models_sampling(configure, tmp_path):
+    (tmp_path / "generation_config.json").write_text(json.dumps({"temperature": 0.6}))
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.json").write_text("{}")
+    assert configure().generation is None
+    assert configure("--tokenizer", str(other)).generation == str(tmp_path)
+
+
 def test_no_model_means_the_default_alias(plugins):
     declared = Declared(options.for_scope("engine", plugins.settings()))
     config = resolve(gather(declared, {}), plugins)

@@ -70,6 +70,10 @@ def test_the_demo_model_talks_out_of_one_file(tmp_path: Path, write_gguf: Write)
     file = write_gguf(tmp_path / "demo.gguf", metadata, demo_tensors())
     with LLM(str(file), reference_ops=True) as llm:
         assert llm.config.quantization == "gguf"
+        assert llm.get_default_sampling_params() == SamplingParams(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05)
+        (sampling,) = [reason for reason in llm.config.reasons if reason.name == "default_sampling"]
+        assert sampling.value == "temperature=0.8 top_p=0.95 top_k=40 min_p=0.05"
+        assert sampling.why.startswith("llama.cpp's defaults, because the GGUF file recommends none")
         messages = [{"role": "user", "content": "Where does Mira live?"}]
         (output,) = llm.chat(messages, SamplingParams(max_tokens=20, temperature=0))
     assert output.outputs[0].text.strip() == "Mira lives in Lorn."

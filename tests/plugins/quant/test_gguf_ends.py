@@ -7,7 +7,7 @@ import pytest
 
 from lsv.errors import CheckpointError
 from lsv.text.tokenizer import Tokenizer
-from lsv_quant.gguf.config import read_generation
+from lsv_quant.gguf.config import read_generation, read_sampling
 from lsv_quant.gguf.tokenizer import write_tokenizer
 
 NORMAL, CONTROL, USER = 1, 3, 4
@@ -58,6 +58,21 @@ def test_an_end_of_another_kind_is_a_control_token(kind: int, tmp_path: Path) ->
     tokenizer = Tokenizer.load(tmp_path)
     assert tokenizer.encode("a<|im_end|>b") == [0, 26, 1]
     assert tokenizer.decode([0, 26, 1]) == "ab"
+
+
+def test_a_file_without_recommendations_samples_as_llama_cpp_does() -> None:
+    assert read_sampling(metadata("</s>")) == {
+        "temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05,
+        "sampling_origin": "llama.cpp's defaults, because the GGUF file recommends none",
+    }  # fmt: skip
+
+
+def test_what_a_file_recommends_wins() -> None:
+    found = read_sampling({"general.sampling.temp": 0.6, "general.sampling.penalty_repeat": 1.1})
+    assert (found["temperature"], found["top_k"], found["repetition_penalty"]) == (0.6, 40, 1.1)
+    assert found["sampling_origin"] == "recommended by the GGUF file, top_k, top_p, min_p by llama.cpp's defaults"
+    with pytest.raises(CheckpointError, match=r"general.sampling.temp must be a number, found 'hot'"):
+        read_sampling({"general.sampling.temp": "hot"})
 
 
 def test_ids_of_a_wrong_type() -> None:

@@ -17,6 +17,17 @@ from lsv_quant.gguf.types import TYPES
 _DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
 
 
+LLAMA_CPP_SAMPLING = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+"""How llama.cpp samples by default, which GGUF files are made and tried with."""
+_SAMPLING_KEYS = {
+    "temperature": "general.sampling.temp",
+    "top_k": "general.sampling.top_k",
+    "top_p": "general.sampling.top_p",
+    "min_p": "general.sampling.min_p",
+    "repetition_penalty": "general.sampling.penalty_repeat",
+}
+
+
 def read_config(file: GgufFile) -> Config:
     """config.json for a file. Raises ``CheckpointError`` for a model that can't be described or run."""
     architecture, keys = architecture_of(file), Metadata(file.metadata)
@@ -112,6 +123,31 @@ def read_generation(metadata: Mapping[str, Any]) -> dict[str, Any]:
         raise CheckpointError(f"the GGUF file's special tokens must be token ids, found {begin!r:.100}", param="model")
     found = {"bos_token_id": begin, "eos_token_id": ends or None}
     return {key: value for key, value in found.items() if value is not None}
+
+
+def read_sampling(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The sampling parameters that chats with the file start from, and who recommends them.
+
+    These are the file's own ``general.sampling.…``, which converters copy from generation_config.json, over
+    llama.cpp's defaults. Raises ``CheckpointError`` where they are not numbers.
+    """
+    own = {name: _read_number(metadata, key) for name, key in _SAMPLING_KEYS.items() if key in metadata}
+    missing = [name for name in LLAMA_CPP_SAMPLING if name not in own]
+    found: dict[str, Any] = {**LLAMA_CPP_SAMPLING, **own}
+    if not own:
+        found["sampling_origin"] = "llama.cpp's defaults, because the GGUF file recommends none"
+    elif missing:
+        found["sampling_origin"] = f"recommended by the GGUF file, {', '.join(missing)} by llama.cpp's defaults"
+    else:
+        found["sampling_origin"] = "recommended by the GGUF file"
+    return found
+
+
+def _read_number(metadata: Mapping[str, Any], key: str) -> float:
+    value = metadata[key]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise CheckpointError(f"the GGUF file's {key} must be a number, found {value!r:.100}", param="model")
+    return value
 
 
 def _table(file: GgufFile) -> StoredBlocks:

@@ -12,12 +12,12 @@ from typing import Any
 
 from lsv.errors import CheckpointError
 from lsv.processes.folder import cache_root
-from lsv_quant.gguf.config import read_config, read_generation
+from lsv_quant.gguf.config import read_config, read_generation, read_sampling
 from lsv_quant.gguf.file import read_gguf, split_files
 from lsv_quant.gguf.tokenizer import write_tokenizer
 from lsv_quant.recognise import POINTER, gguf_files
 
-_VERSION = 3
+_VERSION = 4
 """The version of what is written; folders of another version are made anew."""
 
 
@@ -71,7 +71,7 @@ def _move(fresh: Path, target: Path) -> None:
 def _write(file: Path, folder: Path) -> None:
     found = read_gguf(file)
     _write_json(folder / "config.json", read_config(found))
-    _write_json(folder / "generation_config.json", read_generation(found.metadata))
+    _write_json(folder / "generation_config.json", {**read_generation(found.metadata), **read_sampling(found.metadata)})
     write_tokenizer(found.metadata, folder)
     _write_json(folder / POINTER, {"file": str(file)})
 

@@ -1,0 +1,28 @@
+"""Sampling parameters that a checkpoint recommends to requests that leave them out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lsv.request.params import RECOMMENDABLE
+from lsv.text.backends import read_json
+
+FILE = "generation_config.json"
+ORIGIN = "sampling_origin"
+"""A key of the file for who recommends, where that is not the checkpoint's author."""
+
+
+def read_recommended(folder: str | Path) -> dict[str, Any]:
+    """The sampling parameters of a folder's generation_config.json; empty for no folder."""
+    found = _read(folder)
+    return {name: found[name] for name in RECOMMENDABLE if found.get(name) is not None}
+
+
+def read_origin(folder: str | Path) -> str:
+    """Who recommends these parameters, in words for the log."""
+    return str(_read(folder).get(ORIGIN) or f"recommended by the checkpoint's {FILE}")
+
+
+def _read(folder: str | Path) -> dict[str, Any]:
+    return read_json(Path(folder) / FILE) if folder else {}
