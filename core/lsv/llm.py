@@ -173,9 +173,30 @@ class LLM(PoolingMethods, ControlMethods):
 
         Raises ``BadRequest`` without a chat template.
         """
+        prompts = self.read_chats(
+            messages,
+            chat_template=chat_template,
+            add_generation_prompt=add_generation_prompt,
+            tools=tools,
+            chat_template_kwargs=chat_template_kwargs,
+            mm_processor_kwargs=mm_processor_kwargs,
+        )
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request)
+
+    def read_chats(
+        self,
+        messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
+        *,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[PromptInput]:
+        """The prompts that ``chat`` answers, one for each conversation. Raises ``BadRequest``."""
         conversations = list_conversations(messages)
         check_chat_options(tools, chat_template, chat_template_kwargs, mm_processor_kwargs)
-        tokenizer, prompts = self.get_tokenizer(), []
+        tokenizer, prompts = self.get_tokenizer(), list[PromptInput]()
         for conversation in conversations:
             read, media = self._prompts.read_conversation(conversation)
             text = tokenizer.render_chat(
@@ -195,7 +216,7 @@ class LLM(PoolingMethods, ControlMethods):
                     "mm_processor_kwargs": mm_processor_kwargs,
                 }
             )
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request)
+        return prompts
 
     def beam_search(
         self,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAVY = ("torch", "transformers", "sanic", "gradio", "huggingface_hub")
+HEAVY = ("torch", "transformers", "sanic", "gradio", "huggingface_hub", "prompt_toolkit")
 SCRIPT = """
 import json, sys
 from lsv.cli.main import main

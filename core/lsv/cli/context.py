@@ -28,12 +28,13 @@ _AHEAD = ("config", *(setting.name for setting in options.CHOOSING))
 class HelpWanted(Exception):
     """A command was asked for its help; carries the settings it takes, and what of them was asked for.
 
-    ``subject`` is ``"all"``, a group or a setting; empty for what matters most.
+    ``subject`` is ``"all"``, a group or a setting; empty for what matters most. ``usage`` are the plain arguments.
     """
 
-    def __init__(self, declared: Declared, subject: str = "") -> None:
+    def __init__(self, declared: Declared, subject: str = "", usage: str = "") -> None:
         self.declared = declared
         self.subject = subject
+        self.usage = usage
 
 
 class CommandContext:
@@ -62,18 +63,24 @@ class CommandContext:
         return Console(highlight=False)
 
     def settings(
-        self, arguments: Sequence[str], scope: str = "engine", extra: Sequence[Setting] = (), positional: int = 0
+        self,
+        arguments: Sequence[str],
+        scope: str = "engine",
+        extra: Sequence[Setting] = (),
+        positional: int = 0,
+        usage: str | None = None,
     ) -> Settings:
         """The settings in force for a command.
 
         ``scope`` ``"engine"`` and ``"serve"`` take their settings and a model as first plain argument, any other only
-        the common ones; ``extra`` are the command's own; ``positional`` is how many more plain arguments it takes.
-        Raises ``ConfigError``.
+        the common ones; ``extra`` are the command's own; ``positional`` is how many more plain arguments it takes, and
+        ``usage`` how its help writes all of them: ``"[MODEL] [QUESTION]"``. Raises ``ConfigError``.
         """
         of_plugins = self.plugins.settings()
         declared = Declared((*options.for_scope(scope, of_plugins), *extra))
         if wants_help(arguments):
-            raise HelpWanted(declared, _help_subject(arguments))
+            shown = "[MODEL]" if usage is None and "model" in declared.by_name else usage or ""
+            raise HelpWanted(declared, _help_subject(arguments), shown)
         known = (*options.CORE, *of_plugins, *extra)
         line = parse(arguments, declared)
         plain = _take_model(line) if "model" in declared.by_name else line.positional

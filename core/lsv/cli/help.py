@@ -19,7 +19,7 @@ _ALL = "all"
 def show_settings(console: Console, command: str, summary: str, wanted: HelpWanted) -> None:
     """What a command takes: what matters most, or what ``--help=…`` names. Raises ``ConfigError`` for another word."""
     declared = wanted.declared
-    plain = " [MODEL]" if "model" in declared.by_name else ""
+    plain = f" {wanted.usage}" if wanted.usage else ""
     console.print(Text(f"usage: lsv {command}{plain} [options]\n\n{summary}"))
     shown = _choose(declared, wanted.subject)
     for heading, settings in groupby(sorted(shown, key=_heading_order), key=_heading):

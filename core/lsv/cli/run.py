@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import signal
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 from lsv.cli.context import CommandContext
+from lsv.cli.conversation import NO_QUESTION, Answer, Conversation, Message, choose_question, converse
+from lsv.cli.questions import is_interactive
+from lsv.errors import ConfigError
+from lsv.request.outputs import RequestOutput
 from lsv.request.params import SamplingParams
 from lsv.settings import Setting
 
@@ -14,47 +23,79 @@ if TYPE_CHECKING:
 
 RUN_SETTINGS = (
     Setting(
-        name="prompt", short=("-p",), help="answer this prompt and leave; without it the input is read", scope="all"
+        name="prompt", short=("-p",), scope="all",
+        help="answer this question and leave, as with a second plain argument; without either the input is read",
     ),
     Setting(name="max_tokens", type="int", default=512, help="longest answer in tokens", scope="all"),
     Setting(name="temperature", type="float", default=0.0, help="0 is greedy", scope="all"),
     Setting(
         name="raw", type="bool", default=False, help="continue the text as it is, without chat template", scope="all"
     ),
-)
+)  # fmt: skip
 
 
 def run(arguments: list[str], context: CommandContext) -> int:
-    settings = context.settings(arguments, scope="engine", extra=RUN_SETTINGS)
+    settings = context.settings(arguments, scope="engine", extra=RUN_SETTINGS, positional=1, usage="[MODEL] [QUESTION]")
+    question = choose_question(settings["prompt"], settings.positional, "--prompt")
+    if question is None and not is_interactive() and not sys.stdin.isatty():
+        question = sys.stdin.read()  # before the model is loaded, which is for nothing if there is no question
+        if not question.strip():
+            raise ConfigError(NO_QUESTION)
     from lsv.llm import LLM
 
     params = SamplingParams(max_tokens=settings["max_tokens"], temperature=settings["temperature"])
     with LLM.from_settings(settings, context.plugins) as llm:
-        if settings["prompt"] is not None:
-            print(_answer(llm, [], settings["prompt"], params, raw=settings["raw"]))
-            return 0
-        if not sys.stdin.isatty():
-            print(_answer(llm, [], sys.stdin.read(), params, raw=settings["raw"]))
-            return 0
-        return _chat(llm, params, raw=settings["raw"])
+        raw = settings["raw"] or not llm.get_tokenizer().has_chat_template
+        conversation = Conversation(answerer(llm, params, raw=raw), turns=not raw)
+        if question is None:
+            return converse(conversation)
+        return 0 if conversation.ask(question) else 130
 
 
-def _chat(llm: LLM, params: SamplingParams, *, raw: bool) -> int:
-    history: list[dict[str, str]] = []
-    while True:
-        try:
-            line = input("> ")
-        except EOFError:
-            return 0
-        if line.strip():
-            print(_answer(llm, history, line, params, raw=raw))
+def answerer(llm: LLM, params: SamplingParams, *, raw: bool) -> Answer:
+    """What answers a conversation with this model; ``raw`` continues the last message's text alone."""
+    numbers = itertools.count()
+
+    def answer(messages: list[Message]) -> Generator[str]:
+        prompt = messages[-1]["content"] if raw else llm.read_chats(messages)[0]
+        return _stream(llm, f"run-{next(numbers)}", prompt, params)
+
+    return answer
 
 
-def _answer(llm: LLM, history: list[dict[str, str]], text: str, params: SamplingParams, *, raw: bool) -> str:
-    """The answer to ``text``; in a chat both are appended to ``history``."""
-    if raw or not llm.get_tokenizer().has_chat_template:
-        return llm.generate(text, params, use_tqdm=False)[0].checked().outputs[0].text
-    history.append({"role": "user", "content": text})
-    reply = llm.chat(history, params, use_tqdm=False)[0].checked().outputs[0].text
-    history.append({"role": "assistant", "content": reply})
-    return reply
+def _stream(llm: LLM, name: str, prompt: Any, params: SamplingParams) -> Generator[str]:
+    """The text of an answer, piece by piece. Raises what the request fails with, and ``KeyboardInterrupt``.
+
+    Ctrl-C is taken between steps: in the middle of one it would leave the engine in a state that it can't go on from.
+    """
+    engine, shown = llm.llm_engine, 0
+    engine.add_request(name, prompt, params)
+    try:
+        with _noting_interrupts() as interrupts:
+            while engine.has_unfinished_requests():
+                for output in engine.step():
+                    assert isinstance(output, RequestOutput)
+                    text = output.checked().outputs[0].text
+                    yield text[shown:]
+                    shown = len(text)
+                if interrupts:
+                    raise KeyboardInterrupt
+    finally:
+        engine.abort_request(name)
+
+
+@contextmanager
+def _noting_interrupts() -> Iterator[list[int]]:
+    """Collect SIGINT instead of raising ``KeyboardInterrupt``, except for the second."""
+    noted: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if noted:
+            raise KeyboardInterrupt
+        noted.append(number)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, before)

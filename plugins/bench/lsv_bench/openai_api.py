@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
@@ -103,7 +103,7 @@ class ApiClient:
         if response.status_code != 200:
             raise refusal(response.status_code, response.content)
 
-    def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    def stream(self, path: str, body: Mapping[str, Any]) -> Generator[dict[str, Any]]:
         """Events of a streamed answer; closing the iterator closes the connection, which aborts the request."""
         with (
             self._in_words(),

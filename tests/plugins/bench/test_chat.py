@@ -7,12 +7,14 @@ import logging
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lsv.cli import main
 from lsv.processes.ports import free_port
+from suite.terminal import Terminal
 
 GREETING = [{"role": "assistant", "content": ""}, {"content": "Hello "}, {"content": "you."}]
 CALL = {"index": 0, "id": "a", "function": {"name": "look_up", "arguments": '{"word": '}}
@@ -145,6 +147,54 @@ def test_a_cut_answer_a_proxy_and_a_dead_server_are_told_apart(
     assert "nginx" not in err
     assert main.main(["chat", "--api", f"127.0.0.1:{free_port()}", "-Q", "Hi"]) == 1
     assert "no server answers at" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("question", [["-Q", "Hi"], ["-p", "Hi"], ["--prompt", "Hi"], ["Hi"]])
+def test_a_question_may_stand_in_the_command(
+    server: str, question: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["chat", "--api", server, *question]) == 0
+    assert main.main(["complete", "--api", server, *question]) == 0
+    assert capsys.readouterr().out == "Hello you.\ntwo words\n"
+
+
+@pytest.mark.usefixtures("typed")
+@pytest.mark.parametrize("command", ["chat", "complete"])
+def test_an_empty_pipe_asks_nothing(server: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main([command, "--api", server]) == 2
+    assert "there is no question" in capsys.readouterr().err
+    assert Talker.asked == []
+
+
+def test_ctrl_c_stops_an_answer_and_keeps_the_conversation(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+
+    def answer_slowly(talker: Talker) -> None:
+        body = json.loads(talker.rfile.read(int(talker.headers["Content-Length"])))
+        Talker.asked.append(body)
+        talker.send_response(200)
+        talker.end_headers()
+        talker.wfile.write(b'data: {"choices": [{"delta": {"content": "Once upon"}}]}\n\n')
+        go_on.wait(30)
+        talker.wfile.write(b'data: {"choices": [{"delta": {"content": " a time"}}]}\n\ndata: [DONE]\n\n')
+
+    monkeypatch.setattr(Talker, "do_POST", answer_slowly)
+    with Terminal(["chat", "--api", server], {"LSV_CACHE_ROOT": str(tmp_path)}) as terminal:
+        terminal.wait_for(">")
+        terminal.type("Tell me a story\r")
+        terminal.wait_for("Once upon")
+        terminal.type("\x03")
+        terminal.wait_for(">")
+        go_on.set()
+        terminal.type("Go on\r")
+        terminal.wait_for("a time")
+        terminal.wait_for(">")
+        terminal.type("\x04")
+        assert terminal.end() == 0
+    said = [message["content"] for message in Talker.asked[-1]["messages"]]
+    assert said == ["Tell me a story", "Once upon", "Go on"]
 
 
 @pytest.mark.row("F-1011")

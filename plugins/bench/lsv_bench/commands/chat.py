@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Generator, Mapping
+from contextlib import closing
 from typing import Any
 
 from lsv.cli.address import API, server_address
 from lsv.cli.context import CommandContext
+from lsv.cli.conversation import Conversation, Message, choose_question, converse
 from lsv.settings import Setting, Settings
 from lsv.settings.neutral import neutral
 from lsv_bench.openai_api import ApiClient, quieten
@@ -18,7 +19,13 @@ CLIENT_SETTINGS = (
     Setting(name="api_key", help="key of the server", env=("OPENAI_API_KEY", "VLLM_API_KEY"), scope="all"),
     Setting(name="max_tokens", type="int", help="longest answer in tokens", scope="all"),
     Setting(name="temperature", type="float", help="0 is greedy", scope="all"),
-    Setting(name="quick", short=("-Q",), help="send this one message, print the answer and leave", scope="all"),
+    Setting(
+        name="quick",
+        aliases=("prompt",),
+        short=("-Q", "-p"),
+        scope="all",
+        help="send this one message, print the answer and leave, as with a plain argument",
+    ),
 )
 CHAT_SETTINGS = (
     *CLIENT_SETTINGS,
@@ -32,33 +39,36 @@ COMPLETE_SETTINGS = (
 
 def run(arguments: list[str], context: CommandContext) -> int:
     """Chat: the conversation is kept until the input ends."""
-    settings = context.settings(arguments, scope="client", extra=CHAT_SETTINGS)
+    settings = context.settings(arguments, scope="client", extra=CHAT_SETTINGS, positional=1, usage="[QUESTION]")
+    question = choose_question(settings["quick"], settings.positional, "--quick")
     client, model = _connect(settings)
-    messages: list[dict[str, str]] = []
-    if settings["system_prompt"]:
-        messages.append({"role": "system", "content": settings["system_prompt"]})
 
-    def answer(text: str) -> None:
-        question = {"role": "user", "content": text}
-        said = _chat(client, {"model": model, "messages": [*messages, question], **_sampling(settings)})
-        if said:  # a question that was not answered in words is left out, as servers take turns alone
-            messages.extend((question, {"role": "assistant", "content": said}))
+    def answer(messages: list[Message]) -> Generator[str]:
+        return _chat(client, {"model": model, "messages": messages, **_sampling(settings)})
 
-    return _converse(settings, answer)
+    return _converse(Conversation(answer, system=settings["system_prompt"]), question)
 
 
 def run_complete(arguments: list[str], context: CommandContext) -> int:
     """Complete: every line is a prompt of its own."""
-    settings = context.settings(arguments, scope="client", extra=COMPLETE_SETTINGS)
+    settings = context.settings(arguments, scope="client", extra=COMPLETE_SETTINGS, positional=1, usage="[TEXT]")
+    question = choose_question(settings["quick"], settings.positional, "--quick")
     client, model = _connect(settings)
 
-    def answer(text: str) -> None:
-        for event in client.stream("completions", {"model": model, "prompt": text, **_sampling(settings)}):
+    def answer(messages: list[Message]) -> Generator[str]:
+        body = {"model": model, "prompt": messages[-1]["content"], **_sampling(settings)}
+        for event in client.stream("completions", body):
             for choice in event.get("choices", ()):
-                print(choice["text"], end="", flush=True)
-        print()
+                yield choice["text"]
 
-    return _converse(settings, answer)
+    return _converse(Conversation(answer, turns=False), question)
+
+
+def _converse(conversation: Conversation, question: str | None) -> int:
+    """Answer one question, or what is typed until the input ends. Returns the exit code."""
+    if question is None:
+        return converse(conversation)
+    return 0 if conversation.ask(question) else 130
 
 
 def _connect(settings: Settings) -> tuple[ApiClient, str]:
@@ -72,23 +82,20 @@ def _sampling(settings: Settings) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _chat(client: ApiClient, body: Mapping[str, Any]) -> str:
-    """Print an answer as it comes; returns its text, which alone is part of the conversation."""
-    text, aside = "", _Aside()
-    for event in client.stream("chat/completions", body):
-        for choice in event.get("choices", ()):
-            delta = choice.get("delta") or {}
-            aside.think(delta.get("reasoning_content") or delta.get("reasoning") or "")
-            for call in delta.get("tool_calls") or ():
-                aside.call(call.get("function") or {})
-            if piece := delta.get("content"):
-                aside.end()
-                print(piece, end="", flush=True)
-                text += piece
+def _chat(client: ApiClient, body: Mapping[str, Any]) -> Generator[str]:
+    """The pieces of an answer's text, which alone is part of the conversation; the rest is printed aside."""
+    aside = _Aside()
+    with closing(client.stream("chat/completions", body)) as events:
+        for event in events:
+            for choice in event.get("choices", ()):
+                delta = choice.get("delta") or {}
+                aside.think(delta.get("reasoning_content") or delta.get("reasoning") or "")
+                for call in delta.get("tool_calls") or ():
+                    aside.call(call.get("function") or {})
+                if piece := delta.get("content"):
+                    aside.end()
+                    yield piece
     aside.end()
-    if text:
-        print()
-    return text
 
 
 class _Aside:
@@ -120,18 +127,3 @@ class _Aside:
     def _write(self, piece: str) -> None:
         self._console.print(piece, end="", style="dim")
         self._open = True
-
-
-def _converse(settings: Settings, answer: Callable[[str], None]) -> int:
-    """One message from ``--quick``, or line by line from the terminal or a pipe."""
-    if settings["quick"]:
-        answer(settings["quick"])
-        return 0
-    prompt = "> " if sys.stdin.isatty() else ""
-    while True:
-        try:
-            line = input(prompt)
-        except EOFError:
-            return 0
-        if line.strip():
-            answer(line)
