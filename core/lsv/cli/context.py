@@ -58,9 +58,9 @@ class CommandContext:
 
     @cached_property
     def console(self) -> Console:
-        from rich.console import Console
+        from lsv.cli.console import TableConsole
 
-        return Console(highlight=False)
+        return TableConsole(highlight=False)
 
     def settings(
         self,
