@@ -18,10 +18,8 @@ from lsv.engine import report
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Stats
 from lsv.engine.offline.arguments import (
-    check_chat_options,
     check_kind,
     list_adapters,
-    list_conversations,
     list_params,
     list_priorities,
     refuse_loggers,
@@ -173,7 +171,7 @@ class LLM(PoolingMethods, ControlMethods):
 
         Raises ``BadRequest`` without a chat template.
         """
-        prompts = self.read_chats(
+        prompts = self._prompts.read_chats(
             messages,
             chat_template=chat_template,
             add_generation_prompt=add_generation_prompt,
@@ -183,40 +181,9 @@ class LLM(PoolingMethods, ControlMethods):
         )
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request)
 
-    def read_chats(
-        self,
-        messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
-        *,
-        chat_template: str | None = None,
-        add_generation_prompt: bool = True,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-        mm_processor_kwargs: Mapping[str, Any] | None = None,
-    ) -> list[PromptInput]:
-        """The prompts that ``chat`` answers, one for each conversation. Raises ``BadRequest``."""
-        conversations = list_conversations(messages)
-        check_chat_options(tools, chat_template, chat_template_kwargs, mm_processor_kwargs)
-        tokenizer, prompts = self.get_tokenizer(), list[PromptInput]()
-        for conversation in conversations:
-            read, media = self._prompts.read_conversation(conversation)
-            text = tokenizer.render_chat(
-                read,
-                add_generation_prompt=add_generation_prompt,
-                tools=tools,
-                template=chat_template,
-                kwargs=chat_template_kwargs,
-            )
-            text = self._prompts.spell(text) if media else text
-            ids = tokenizer.encode(text, add_special_tokens=False)
-            prompts.append(
-                {
-                    "prompt": text,
-                    "prompt_token_ids": ids,
-                    "multi_modal_data": media,
-                    "mm_processor_kwargs": mm_processor_kwargs,
-                }
-            )
-        return prompts
+    def read_chat(self, messages: Sequence[Mapping[str, Any]]) -> PromptInput:
+        """The prompt that ``chat`` answers for one conversation. Raises ``BadRequest``."""
+        return self._prompts.read_chats(messages)[0]
 
     def beam_search(
         self,

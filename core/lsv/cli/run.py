@@ -57,7 +57,7 @@ def answerer(llm: LLM, params: SamplingParams, *, raw: bool) -> Answer:
     numbers = itertools.count()
 
     def answer(messages: list[Message]) -> Generator[str]:
-        prompt = messages[-1]["content"] if raw else llm.read_chats(messages)[0]
+        prompt = messages[-1]["content"] if raw else llm.read_chat(messages)
         return _stream(llm, f"run-{next(numbers)}", prompt, params)
 
     return answer

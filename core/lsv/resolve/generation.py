@@ -14,8 +14,8 @@ from lsv.request.pooling import Pooler
 from lsv.resolve.files import hub_of
 from lsv.resolve.hub import Hub
 from lsv.resolve.locate import locate_model
+from lsv.resolve.recommended import read_origin, read_recommended
 from lsv.settings import Settings
-from lsv.text.recommended import read_origin, read_recommended
 
 
 def recommendations(

@@ -17,6 +17,7 @@ from lsv.media.service import OfflineMedia, open_offline
 from lsv.plugins.catalog import Catalog
 from lsv.request.encoded import EncodedText
 from lsv.request.prompt import Prompt
+from lsv.text.chats import check_chat_options, list_conversations
 from lsv.text.messages import Turn, order_results, template_role
 from lsv.text.tokenizer import Tokenizer
 
@@ -132,6 +133,41 @@ class PromptReader:
                 message = {**message, "content": template_content(parts, marks)}
             read.append(message)
         return read, media
+
+    def read_chats(
+        self,
+        messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
+        *,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[PromptInput]:
+        """The prompts that ``chat`` answers, one for each conversation. Raises ``BadRequest``."""
+        conversations = list_conversations(messages)
+        check_chat_options(tools, chat_template, chat_template_kwargs, mm_processor_kwargs)
+        tokenizer, prompts = self._tokenizer, list[PromptInput]()
+        for conversation in conversations:
+            read, media = self.read_conversation(conversation)
+            text = tokenizer.render_chat(
+                read,
+                add_generation_prompt=add_generation_prompt,
+                tools=tools,
+                template=chat_template,
+                kwargs=chat_template_kwargs,
+            )
+            text = self.spell(text) if media else text
+            ids = tokenizer.encode(text, add_special_tokens=False)
+            prompts.append(
+                {
+                    "prompt": text,
+                    "prompt_token_ids": ids,
+                    "multi_modal_data": media,
+                    "mm_processor_kwargs": mm_processor_kwargs,
+                }
+            )
+        return prompts
 
     def spell(self, text: str) -> str:
         """The text of a prompt with media as it is to be tokenised."""

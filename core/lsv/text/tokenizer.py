@@ -18,13 +18,13 @@ from lsv.config import EngineConfig
 from lsv.errors import BadRequest, CheckpointError, ConfigError
 from lsv.processes.confinement.terms import Mode
 from lsv.request.params import Side
+from lsv.resolve.recommended import read_recommended
 from lsv.text.added_tokens import NAMED, add_missing, merge_settings, text_of
 from lsv.text.backends import find_backend, read_json
 from lsv.text.chat_template import ChatTemplates, ContentFormat, is_name, read_templates
 from lsv.text.code_backend import Backend
 from lsv.text.frame import Frame, find_frame
 from lsv.text.pairs import encode_pairs
-from lsv.text.recommended import read_recommended
 from lsv.text.spelling import find_spelling
 
 log = logging.getLogger(__name__)

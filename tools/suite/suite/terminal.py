@@ -13,6 +13,8 @@ import termios
 import time
 from collections.abc import Mapping, Sequence
 
+from lsv.settings import environment_with
+
 _WHERE = "\x1b[6n"
 """A program asks for the cursor's place, and waits for the answer."""
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[>=]|\r")
@@ -27,7 +29,7 @@ class Terminal:
             [sys.executable, "-m", "lsv", *arguments],
             stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-            env={**os.environ, "TERM": "xterm", **environment},
+            env=environment_with({"TERM": "xterm", **environment}),
         )  # fmt: skip
         os.close(slave)
         self._seen = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from lsv.errors import BadRequest, ConfigError
@@ -47,20 +47,6 @@ def list_adapters(given: LoRARequest | Sequence[LoRARequest | None] | None, coun
     return listed
 
 
-def list_conversations(messages: Any) -> Sequence[Any]:
-    """One conversation, or each of several, as a list of them. Raises ``BadRequest`` for anything else.
-
-    Messages themselves are checked where they are read.
-    """
-    if not isinstance(messages, list | tuple):
-        raise BadRequest(
-            f'messages must be a list like [{{"role": "user", "content": "Hello"}}], or a list of such lists, '
-            f"got {messages!r:.100}",
-            param="messages",
-        )
-    return messages if messages and isinstance(messages[0], list | tuple) else [messages]
-
-
 def list_priorities(given: Any, count: int) -> Sequence[int]:
     """The priority of each of ``count`` prompts, 0 unless given. Raises ``BadRequest``."""
     if given is None:
@@ -85,17 +71,6 @@ def check_kind(given: object, kinds: type[Any] | tuple[type[Any], ...], name: st
     if not isinstance(given, kinds):
         names = " or ".join(kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
         raise BadRequest(f"{name} must be {names}, got {given!r:.100}", param=name)
-
-
-def check_chat_options(tools: object, template: object, template_kwargs: object, processor_kwargs: object) -> None:
-    """Raises ``BadRequest`` for options of ``LLM.chat`` of another form, which templates may not notice."""
-    if tools is not None and not (isinstance(tools, list | tuple) and all(isinstance(tool, Mapping) for tool in tools)):
-        raise BadRequest(f"tools must be a list of mappings, got {tools!r:.100}", param="tools")
-    if template is not None and not isinstance(template, str):
-        raise BadRequest(f"chat_template must be a text, got {template!r:.100}", param="chat_template")
-    for name, given in (("chat_template_kwargs", template_kwargs), ("mm_processor_kwargs", processor_kwargs)):
-        if given is not None and not isinstance(given, Mapping):
-            raise BadRequest(f"{name} must be a mapping, got {given!r:.100}", param=name)
 
 
 class AskedAdapters:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lsv.request.params import RECOMMENDABLE
-from lsv.text.backends import read_json
+from lsv.resolve.locate import read_object
 
 FILE = "generation_config.json"
 ORIGIN = "sampling_origin"
@@ -25,4 +25,4 @@ def read_origin(folder: str | Path) -> str:
 
 
 def _read(folder: str | Path) -> dict[str, Any]:
-    return read_json(Path(folder) / FILE) if folder else {}
+    return dict(read_object(Path(folder) / FILE) or {}) if folder else {}
