@@ -2,6 +2,6 @@
 
 import sys
 
-from lsv.cli.main import main
+from lsv.cli.entry import main
 
 sys.exit(main())

@@ -14,7 +14,8 @@ from lsv.engine.client import Service
 from lsv.errors import ConfigError, StartError
 from lsv.processes.visitors import is_loopback
 from lsv_webui.options import PageOptions, require_gradio
-from lsv_webui.orphan import WAIT_SECONDS, command
+from lsv_webui.orphan import WAIT_SECONDS, command, is_held_by_orphan
+from lsv_webui.page import check_address
 
 log = logging.getLogger("lsv.webui")
 
@@ -50,8 +51,10 @@ async def serve(service: Service, settings: Mapping[str, Any]) -> None:
 
 
 def check(settings: Mapping[str, Any]) -> None:
-    """Raises ``ConfigError`` for settings that the page can't honour."""
-    page_options(settings)
+    """Raises ``ConfigError`` for settings that the page can't honour, and for an address that is taken."""
+    options = page_options(settings)
+    if not is_held_by_orphan(options.port):  # which makes room for the new page
+        check_address(options.host, options.port)
 
 
 def page_options(settings: Mapping[str, Any]) -> PageOptions:

@@ -74,6 +74,11 @@ def replace_orphans(port: int) -> None:
             time.sleep(0.05)
 
 
+def is_held_by_orphan(port: int) -> bool:
+    """Whether a page of this user, whose server has ended, has the port."""
+    return any(_find_orphans(port))
+
+
 def _find_orphans(port: int) -> Iterator[int]:
     for entry in Path("/proc").glob("[0-9]*"):
         if _is_orphan_of(int(entry.name), port):

@@ -25,7 +25,7 @@ Offers = dict[str, dict[str, list[str]]]
 
 
 def run(arguments: list[str], context: CommandContext) -> int:
-    settings = context.settings(arguments, scope="none", extra=_SETTINGS, positional=2)
+    settings = context.settings(arguments, scope="none", extra=_SETTINGS, positional=2, usage="[check FOLDER]")
     if settings.positional:
         return _check(settings.positional, context)
     offers = _offers(context.plugins)

@@ -8,7 +8,7 @@ values.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lsv.errors import ConfigError
@@ -109,9 +109,20 @@ def _find(spelling: str, declared: Declared) -> _Flag:
         # what sets nothing is cut short only where that can't mean anything else
         found = [flag for flag in found if flag.setting.neutral is None] or found
         if len({(flag.setting.name, flag.negated) for flag in found}) == 1:
+            _refuse_slip(spelling, found[0], key, known)
             return found[0]
         if found:
             raise ConfigError(f"{spelling} could be {' or '.join(sorted(flag.spelling for flag in found))}", param=key)
     guess = misspelt(key, known)
     hint = f"; did you mean --{guess}?" if guess else "; --help lists what there is"
     raise ConfigError(f"unknown option {spelling}{hint}", param=key)
+
+
+def _refuse_slip(spelling: str, found: _Flag, key: str, known: Mapping[str, _Flag]) -> None:
+    """Raises ``ConfigError`` for the beginning of one flag that is as well a slip from another: ``--prot``."""
+    others = [name for name, flag in known.items() if flag.setting.name != found.setting.name]
+    guess = misspelt(key, others)
+    if guess is not None:
+        raise ConfigError(
+            f"unknown option {spelling}; did you mean --{guess}, or {found.spelling}? Write it in full", param=key
+        )

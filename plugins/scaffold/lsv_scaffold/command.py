@@ -25,7 +25,7 @@ _SETTINGS = (
 
 
 def run(arguments: list[str], context: CommandContext) -> int:
-    settings = context.settings(arguments, scope="none", extra=_SETTINGS, positional=2)
+    settings = context.settings(arguments, scope="none", extra=_SETTINGS, positional=2, usage="plugin NAME")
     if len(settings.positional) != 2 or settings.positional[0] != "plugin" or settings["kind"] is None:
         raise ConfigError(f"use lsv new plugin NAME --kind {'|'.join(_USAGE)}")
     _check_free(settings.positional[1], context)

@@ -11,7 +11,7 @@ from lsv_bench.result import read_result
 
 
 def run(arguments: list[str], context: CommandContext) -> int:
-    settings = context.settings(arguments, scope="client", extra=(JSON,), positional=2)
+    settings = context.settings(arguments, scope="client", extra=(JSON,), positional=2, usage="FILE FILE")
     if len(settings.positional) != 2:
         raise ConfigError("lsv bench compare takes two files that lsv bench wrote with --output: A.json B.json")
     first, second = settings.positional

@@ -45,7 +45,7 @@ _WORDS = {"runs": "pass", "wrong": "FAIL", "crash": "FAIL", "refused": "not supp
 
 
 def run(arguments: list[str], context: CommandContext) -> int:
-    settings = context.settings(arguments, scope="none", extra=_SETTINGS, positional=_MOST_NAMES)
+    settings = context.settings(arguments, scope="none", extra=_SETTINGS, positional=_MOST_NAMES, usage="[NAME …]")
     if settings["check"]:
         return _check(context, settings)
     for name in ("results", "resume"):
