@@ -68,3 +68,25 @@ def test_words_are_in_order(name: str) -> None:
     words = re.findall(r"^\| \*\*([^*]+)\*\*", read(name), flags=re.MULTILINE)
     assert len(words) >= 30
     assert words == sorted(words, key=str.lower)
+
+
+def install_by_name(text: str) -> list[str]:
+    """Commands that would install lsv from a package index, where there is no release."""
+    return re.findall(r"pip install (?:-\S+ )*[\"']?lsv\b[^`\n]*", text)
+
+
+def test_documents_install_from_a_clone_until_there_is_a_release() -> None:
+    assert "There is no release yet" in read("CHANGELOG.md")
+    pages = (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("plugins/*/README.md"))
+    code = (*ROOT.glob("core/**/*.py"), *ROOT.glob("plugins/**/*.py"), *ROOT.glob("webui/**/*.py"))
+    assert len(pages) > 30
+    assert {str(path.relative_to(ROOT)): found for path in (*pages, *code)
+            if (found := install_by_name(path.read_text(encoding="utf-8")))} == {}  # fmt: skip
+
+
+def test_an_installation_by_name_is_seen() -> None:
+    assert install_by_name("`pip install lsv`, `pip install 'lsv[ray]'`") == [
+        "pip install lsv",
+        "pip install 'lsv[ray]'",
+    ]
+    assert install_by_name("pip install . && pip install -e '.[ray]'") == []

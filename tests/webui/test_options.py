@@ -54,7 +54,7 @@ def test_what_the_page_can_not_follow() -> None:
 
 def test_a_missing_gradio_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r'pip install "lsv\[webui\]"'):
+    with pytest.raises(ConfigError, match=r'pip install -e ".\[webui\]"'):
         require_gradio()
 
 

@@ -57,4 +57,6 @@ class PageOptions(msgspec.Struct, frozen=True, kw_only=True):
 def require_gradio() -> None:
     """Raises ``ConfigError`` if gradio is missing. Imports nothing."""
     if importlib.util.find_spec("gradio") is None:
-        raise ConfigError('the web page needs gradio, which is not installed: pip install "lsv[webui]"')
+        raise ConfigError(
+            'the web page needs gradio, which is not installed: pip install -e ".[webui]" in a clone of lsv'
+        )

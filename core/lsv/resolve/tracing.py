@@ -29,7 +29,7 @@ def traces(settings: Settings) -> Traces | None:
     if not valid:
         raise ConfigError(f"{_NAME} must be a URL such as http://localhost:4317, got {given!r}", param=_NAME)
     if find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:
-        raise ConfigError(f"{_NAME} needs OpenTelemetry: pip install 'lsv[otel]'", param=_NAME)
+        raise ConfigError(f"{_NAME} needs OpenTelemetry: pip install -e '.[otel]' in a clone of lsv", param=_NAME)
     path = url.path.rstrip("/")
     over_http = port == _HTTP_PORT or path.endswith(_HTTP_PATH)
     protocol = settings["otlp_traces_protocol"] or ("http/protobuf" if over_http else "grpc")

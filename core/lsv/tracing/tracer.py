@@ -1,6 +1,6 @@
 """How requests went, as OpenTelemetry's spans: made when a request ends, sent from a thread of OpenTelemetry's own.
 
-Needs ``opentelemetry-sdk`` and an exporter (``pip install 'lsv[otel]'``), and is imported only where traces are asked
+Needs ``opentelemetry-sdk`` and an exporter (``pip install -e '.[otel]'``), and is imported only where traces are asked
 for. Attributes have vLLM's names. Source: vLLM 03b8a67, vllm/tracing.py, SpanAttributes.
 """
 

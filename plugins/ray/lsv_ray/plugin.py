@@ -1,4 +1,4 @@
-"""The executor ``ray``, by an optional package (``pip install 'lsv[ray]'``)."""
+"""The executor ``ray``, by an optional package (``pip install -e '.[ray]'``)."""
 
 from __future__ import annotations
 
@@ -47,6 +47,6 @@ def lsv_check_config(config: EngineConfig) -> Iterable[str]:
     places = config.replica_nodes is not None and config.replica_nodes.placer == "ray"
     if (config.executor == "ray" or places) and not is_installed():
         what = "data_parallel_backend" if places else "executor"
-        yield f"{what} ray needs a package that is not installed: pip install 'lsv[ray]'"
+        yield f"{what} ray needs a package that is not installed: pip install -e '.[ray]' in a clone of lsv"
     if config.executor != "ray" and config.options.get("ray.nsight"):
         yield "ray.nsight is for the workers of --distributed-executor-backend ray; others are recorded by lsv nsys"

@@ -71,7 +71,7 @@ def missing_ipex() -> str | None:
     """Beside another torch IPEX prints a line and raises ``AttributeError`` on import, so versions come first."""
     version, torch = installed("intel-extension-for-pytorch"), installed("torch")
     if version is None:
-        return "intel-extension-for-pytorch: pip install 'lsv[ipex]'"
+        return "intel-extension-for-pytorch: pip install -e '.[ipex]'"
     if torch is None or _release(torch) != _release(version):
         return (
             f"PyTorch {_release(version)} beside intel-extension-for-pytorch {version} (found torch {torch}): "

@@ -83,7 +83,7 @@ def test_where_traces_go(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="must be a URL"):
         endpoint("localhost:4317")
     monkeypatch.setattr("lsv.resolve.tracing.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'lsv\[otel\]'"):
+    with pytest.raises(ConfigError, match=r"pip install -e '.\[otel\]'"):
         endpoint("http://localhost:4317")
 
 

@@ -13,7 +13,7 @@ from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
 from lsv.testing.fakes.requests import make_spec
 
-pytest.importorskip("opentelemetry.sdk", reason="OpenTelemetry is not installed: pip install 'lsv[otel]'")
+pytest.importorskip("opentelemetry.sdk", reason="OpenTelemetry is not installed: pip install -e '.[otel]'")
 
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor

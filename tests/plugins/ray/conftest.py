@@ -1,4 +1,4 @@
-"""A cluster for the tests of this folder; they need ``pip install 'lsv[ray]'``."""
+"""A cluster for the tests of this folder; they need ``pip install -e '.[ray]'``."""
 
 from __future__ import annotations
 

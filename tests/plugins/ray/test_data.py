@@ -1,4 +1,4 @@
-"""Batches through engines that Ray Data starts; needs ``pip install 'lsv[ray]' 'ray[data]'``."""
+"""Batches through engines that Ray Data starts; needs ``pip install -e '.[ray]' 'ray[data]'``."""
 
 from __future__ import annotations
 

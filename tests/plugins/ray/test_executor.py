@@ -1,4 +1,4 @@
-"""Ranks on the machines of a Ray cluster; needs ``pip install 'lsv[ray]'``."""
+"""Ranks on the machines of a Ray cluster; needs ``pip install -e '.[ray]'``."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def test_what_is_missing_is_named_by_the_option_that_asks_for_it(monkeypatch: py
     nodes = ReplicaNodes(headless=False, address="", port=1, patience=1.0, placer="ray")
     asked = [engine_config(executor="ray"), engine_config(replica_nodes=nodes), engine_config()]
     found = [list(lsv_check_config(one)) for one in asked]
-    needs = "ray needs a package that is not installed: pip install 'lsv[ray]'"
+    needs = "ray needs a package that is not installed: pip install -e '.[ray]' in a clone of lsv"
     assert found == [[f"executor {needs}"], [f"data_parallel_backend {needs}"], []]
 
 

@@ -1,4 +1,4 @@
-"""A server whose ranks or replicas are on two machines of a Ray cluster; needs ``pip install 'lsv[ray]'``."""
+"""A server whose ranks or replicas are on two machines of a Ray cluster; needs ``pip install -e '.[ray]'``."""
 
 from __future__ import annotations
 

@@ -35,7 +35,10 @@ def run(arguments: list[str], context: CommandContext) -> int:
 def check_packages() -> None:
     """Raises ``ConfigError`` where Ray Data can't be imported. Imports nothing."""
     if find_spec("ray") is None or find_spec("pyarrow") is None:
-        raise ConfigError("lsv bench offline needs packages that are not installed: pip install 'lsv[ray]' 'ray[data]'")
+        raise ConfigError(
+            "lsv bench offline needs packages that are not installed: "
+            "pip install -e '.[ray]' 'ray[data]' in a clone of lsv"
+        )
 
 
 def check(config: EngineConfig) -> None:
