@@ -55,6 +55,7 @@ def run(arguments: list[str], context: CommandContext) -> int:
         )  # fmt: skip
         return 0
     frontends = choose_frontends(settings, context.plugins)
+    log_start(config, settings)
     heap.share_arenas()
     heap.return_large_blocks()
     asyncio.run(_serve(config, frontends, settings, context.plugins))
@@ -71,6 +72,21 @@ def choose_frontends(settings: Settings, plugins: Plugins) -> Sequence[FrontendO
         if offer.check is not None:
             load_object(offer.check)(settings)
     return frontends
+
+
+def log_start(config: EngineConfig, settings: Settings) -> None:
+    """What will be served, on which device, and where: the lines that a user looks for first."""
+    log.info("model: %s (%s)", config.served_names[0], config.architecture)
+    log.info("device: %s, %s, context of %s tokens", config.platform, config.dtype, f"{config.max_model_len:,}")
+    log.info("address: %s, once the model is loaded", _address(settings))
+
+
+def _address(settings: Settings) -> str:
+    if settings["uds"]:
+        return f"unix socket {settings['uds']}"
+    host = f"[{settings['host']}]" if ":" in settings["host"] else settings["host"]
+    port = settings["port"] or "a free port"
+    return f"{'https' if settings['ssl_certfile'] else 'http'}://{host}:{port}"
 
 
 async def _serve(

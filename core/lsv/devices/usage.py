@@ -18,9 +18,14 @@ class Usage(NamedTuple):
     total: int
 
     def since(self, before: Usage, kind: str) -> str:
-        """What is taken now and was not before; less than nothing where memory was given back."""
-        taken, used, total = map(written, (self.used - before.used, self.used, self.total))
-        return f"{taken} of {kind} memory ({used}/{total} used)"
+        """What is taken now and was not before: ``took 3 GiB of device memory (…)``, or what was given back."""
+        taken, used, total = self.used - before.used, written(self.used), written(self.total)
+        verb = "took" if taken >= 0 else "freed"
+        return f"{verb} {written(abs(taken))} of {kind} memory ({used}/{total} used)"
+
+    def moved_since(self, before: Usage) -> bool:
+        """Whether memory was taken or given back."""
+        return self.used != before.used
 
 
 def host_usage(file: Path = _MEMINFO) -> Usage:

@@ -7,6 +7,7 @@ import time
 
 from lsv import plugins
 from lsv.config import EngineConfig, Fit
+from lsv.devices.usage import written
 from lsv.processes import logs
 
 log = logging.getLogger(__name__)
@@ -14,6 +15,8 @@ log = logging.getLogger(__name__)
 _WARN_EVERY = 50
 """Preemptions from one warning to the next."""
 _GB = 1_000_000_000
+_BYTES = ("kv_bytes", "encoder_cache_bytes", "activations", "encoder_activations")
+"""Reasons whose value is a number of bytes."""
 _STAGE_LINES = {"weights": "Loading weights took %.2f seconds", "warm-up": "Warm-up took %.2f seconds"}
 
 
@@ -39,17 +42,18 @@ def log_config(config: EngineConfig) -> None:
 def log_fit(config: EngineConfig, fit: Fit) -> None:
     """What fits, in the words that users search logs for."""
     platform = config.platform.upper()
-    log.info(
-        "Loading model weights took %.4f GB, the KV cache takes %.4f GB", fit.weight_bytes / _GB, fit.kv_bytes / _GB
-    )
-    log.info("# %s blocks: %d of %d tokens", platform, fit.num_blocks, fit.block_size)
-    log.info("%s KV cache size: %s tokens", platform, f"{fit.kv_tokens:,}")
-    log.info(
-        "Maximum concurrency for %s tokens per request: %.2fx",
-        f"{config.max_model_len:,}", fit.kv_tokens / config.max_model_len,
-    )  # fmt: skip
+    cache = f", the KV cache takes {fit.kv_bytes / _GB:.4f} GB" if fit.kv_tokens else ""
+    log.info("Loading model weights took %.4f GB%s", fit.weight_bytes / _GB, cache)
+    if fit.kv_tokens:  # a model that only pools may have no cache
+        log.info("# %s blocks: %d of %d tokens", platform, fit.num_blocks, fit.block_size)
+        log.info("%s KV cache size: %s tokens", platform, f"{fit.kv_tokens:,}")
+        log.info(
+            "Maximum concurrency for %s tokens per request: %.2fx",
+            f"{config.max_model_len:,}", fit.kv_tokens / config.max_model_len,
+        )  # fmt: skip
     for reason in fit.reasons:
-        log.info("%s=%s: %s", reason.name, reason.value, reason.why)
+        shown = written(int(reason.value)) if reason.name in _BYTES and reason.value.isdigit() else reason.value
+        log.info("%s=%s: %s", reason.name, shown, reason.why)
 
 
 class Stages:

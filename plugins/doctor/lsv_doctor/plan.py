@@ -51,14 +51,16 @@ def run(arguments: list[str], context: CommandContext) -> int:
     for reason in fit.reasons:
         if reason.name == "encoder_cache_bytes":
             table.add_row("media", f"{int(reason.value) / _GIB:.2f} GiB", reason.why)
-    table.add_row("KV cache", f"{fit.kv_bytes / _GIB:.2f} GiB", why.get("kv_bytes", ""))
-    table.add_row("KV cache size", f"{fit.kv_tokens:,} tokens", f"{fit.num_blocks:,} blocks of {fit.block_size}")
+    if fit.kv_tokens:
+        table.add_row("KV cache", f"{fit.kv_bytes / _GIB:.2f} GiB", why.get("kv_bytes", ""))
+        table.add_row("KV cache size", f"{fit.kv_tokens:,} tokens", f"{fit.num_blocks:,} blocks of {fit.block_size}")
     if fit.state_bytes:
         table.add_row(
             "state", f"{fit.state_bytes / _MIB:.2f} MiB", "of each request, and of each checkpoint in the cache"
         )
-    concurrency = fit.kv_tokens / config.max_model_len
-    table.add_row("concurrency", f"{concurrency:.2f}x", f"requests of {config.max_model_len:,} tokens at once")
+    if fit.kv_tokens:
+        concurrency = fit.kv_tokens / config.max_model_len
+        table.add_row("concurrency", f"{concurrency:.2f}x", f"requests of {config.max_model_len:,} tokens at once")
     context.console.print(table)
     if advice is not None:
         _show(advice, context)

@@ -37,8 +37,17 @@ def test_each_stage_is_told_apart(caplog: pytest.LogCaptureFixture) -> None:
     first, second = (record.getMessage() for record in caplog.records)
     assert first.startswith("Loading weights took 3 GiB of device memory (5 GiB/96 GiB used) and ")
     assert re.search(r" of host memory \([\d.]+ \w+/[\d.]+ \w+ used\) in \d+\.\d\d seconds$", first)
-    assert second.startswith("init_cache_engine took -1 GiB of device memory (4 GiB/96 GiB used) and ")
+    assert second.startswith("init_cache_engine freed 1 GiB of device memory (4 GiB/96 GiB used) and ")
     assert device.waited == 3
+
+
+def test_a_stage_that_takes_nothing_is_for_debugging(caplog: pytest.LogCaptureFixture) -> None:
+    device: Any = FakeDevice(2, 2)
+    stages = Stages(device)
+    with caplog.at_level("DEBUG", "lsv"):
+        stages.tell("Warm-up")
+    (record,) = caplog.records
+    assert (record.levelname, "-" in record.getMessage().removeprefix("Warm-up")) == ("DEBUG", False)
 
 
 def test_the_hosts_memory(tmp_path: Path) -> None:

@@ -10,6 +10,9 @@ from lsv.platform import Device
 
 log = logging.getLogger(__name__)
 
+_SHORT = 0.1
+"""Seconds; a stage that was shorter and took no memory says nothing to a user."""
+
 
 class Stages:
     """Tells of one stage after the other. Between two tales memory is counted for the later one."""
@@ -19,11 +22,12 @@ class Stages:
         self._before = self._look()
 
     def tell(self, stage: str) -> None:
-        """A stage has ended, and the next one begins."""
+        """A stage has ended, and the next one begins. One that took no time is logged for debugging alone."""
         began, device, host = self._before
         now, device_now, host_now = self._before = self._look()
-        log.info(
-            "%s took %s and %s in %.2f seconds",
+        level = logging.INFO if now - began >= _SHORT or device_now.moved_since(device) else logging.DEBUG
+        log.log(
+            level, "%s %s and %s in %.2f seconds",
             stage, device_now.since(device, "device"), host_now.since(host, "host"), now - began,
         )  # fmt: skip
 
