@@ -24,7 +24,9 @@ NOT_FILES = {
 """Methods called ``open`` of things that are no files."""
 THE_GATE = "core/lsv/untrusted/files.py"
 OUR_OWN = {
+    "core/lsv/cli/conversation.py": "files that the user names",
     "core/lsv/cli/main.py": "/dev/null",
+    "core/lsv/cli/questions.py": "the user's own questions",
     "core/lsv/devices/usage.py": "/proc",
     "core/lsv/engine/replicas/rhythm.py": "pipes of our own",
     "core/lsv/engine/supervision/state.py": "a private folder of our own",
@@ -75,6 +77,7 @@ OUR_OWN = {
     "plugins/xpu/lsv_xpu/sysfs.py": "/sys",
     "webui/lsv_webui/chat/parts.py": "an upload that Gradio has stored",
     "webui/lsv_webui/theme.py": "files of our own",
+    "webui/lsv_webui/orphan.py": "/dev/null and /proc",
 }
 """Modules that open other files, and whose files these are."""
 OF_COMMANDS = (

@@ -32,8 +32,7 @@ from lsv.resolve.files import (
 from lsv.resolve.generation import recommendations
 from lsv.resolve.hardware import choose_depth, choose_platform, refuse_pairs
 from lsv.resolve.lengths import mapping_of, own_length
-from lsv.resolve.locate import default_model, merge, read_config, read_vocab_size
-from lsv.resolve.names import choose_names
+from lsv.resolve.locate import choose_names, default_model, merge, read_config, read_vocab_size
 from lsv.resolve.offload import caching
 from lsv.resolve.overrides import read_overrides
 from lsv.resolve.pooling import choose_pooler, find_offer, is_cached

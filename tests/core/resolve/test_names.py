@@ -8,7 +8,7 @@ import pytest
 
 from lsv.plugins import load
 from lsv.plugins.catalog import Catalog
-from lsv.resolve.names import choose_names
+from lsv.resolve.locate import choose_names
 
 
 @pytest.fixture(scope="module")
