@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from openai import APIStatusError, AsyncOpenAI, OpenAI
 
+from suite.waiting import wait_until
+
 pytestmark = pytest.mark.xdist_group("server")
 
 
@@ -230,3 +232,26 @@ def test_a_wrong_option_is_one_clear_line(tmp_path):
         assert done.returncode == 2, done.stderr
         assert words in done.stderr
         assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--api-server-count", "2")], ids=["one process", "two"])
+def test_metrics_move_while_an_answer_grows(own_server, options):
+    """Also where another process than the one that answers is scraped."""
+    server = own_server(*options)
+    server.wait_until_ready()
+
+    def count(name):
+        lines = server.get("/metrics")[1].decode().splitlines()
+        return float(next(line for line in lines if line.startswith(f"vllm:{name}_count")).rpartition(" ")[2])
+
+    stream = server.client().completions.create(
+        model="lsv-demo", prompt="Mira", max_tokens=1500, extra_body={"ignore_eos": True}, stream=True
+    )
+    try:
+        next(iter(stream))
+        wait_until(lambda: count("time_to_first_token_seconds") == 1 and count("inter_token_latency_seconds") > 0)
+        assert count("e2e_request_latency_seconds") == 0, "it ended before it was seen to grow"
+    finally:
+        stream.close()
+    wait_until(lambda: count("e2e_request_latency_seconds") == 1)
+    assert count("time_to_first_token_seconds") == 1

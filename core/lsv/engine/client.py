@@ -13,7 +13,7 @@ from lsv.engine.admission import Admission
 from lsv.engine.messages import Stats
 from lsv.errors import EngineDied, LsvError, ModelNotFound
 from lsv.request.adapter import OPERATOR, Adapter, Viewer, owner_of
-from lsv.request.outputs import Chunk, RequestRecord
+from lsv.request.outputs import Chunk, RequestRecord, Timings
 from lsv.request.spec import RequestSpec
 from lsv.text.tokenizer import Tokenizer
 
@@ -111,6 +111,10 @@ class Client(Protocol):
 
     def on_finished(self, callback: Callable[[RequestRecord], None]) -> None:
         """Call ``callback`` once for each request of this client that ends, however it ends. It must not block."""
+        ...
+
+    def take_timings(self) -> Sequence[Timings]:
+        """What has happened of running requests since the last call; of those that end, their records have the rest."""
         ...
 
     async def load_adapter(self, name: str, path: str, *, replace: bool = False) -> None:

@@ -6,6 +6,7 @@ import itertools
 import struct
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Self
+from weakref import WeakSet
 
 import msgspec
 
@@ -18,7 +19,7 @@ from lsv.plugins import Plugins
 from lsv.plugins.grammars import find_backend
 from lsv.plugins.logits_processors import check_processors, complete_processors
 from lsv.request.adapter import Adapter
-from lsv.request.outputs import RequestRecord
+from lsv.request.outputs import RequestRecord, Timings
 from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
 from lsv.text.tokenizer import Tokenizer
@@ -47,6 +48,7 @@ class ClientBase:
         self.fit = fit
         self._plugins = plugins
         self._callbacks: list[Callable[[RequestRecord], None]] = []
+        self._running: WeakSet[OutputStream] = WeakSet()
         self._ids = itertools.count()
         self._tracer = _open_tracer(config)
 
@@ -64,6 +66,10 @@ class ClientBase:
         """Call ``callback`` once for each request of this client that ends, however it ends. It must not block."""
         self._callbacks.append(callback)
 
+    def take_timings(self) -> list[Timings]:
+        """What has happened of running requests since the last call; of those that end, their records have the rest."""
+        return [timings for stream in list(self._running) for timings in stream.take_timings()]
+
     def _admit(self, request: RequestSpec) -> RequestSpec:
         admitted = self.admission.admit(request)
         params = admitted.sampling
@@ -80,7 +86,10 @@ class ClientBase:
         """A stream whose ``submit`` the engine must get. Raises ``BadRequest``."""
         admitted = self._admit(request)
         submit = make_submit(next(self._ids), admitted, self.tokenizer)
-        return OutputStream(admitted, submit, model=self.config.served_names[0], tokenizer=self.tokenizer, now=now)
+        model = self.config.served_names[0]
+        stream = OutputStream(admitted, submit, model=model, tokenizer=self.tokenizer, now=now)
+        self._running.add(stream)
+        return stream
 
     def _open_pooling(self, request: RequestSpec) -> Submit:
         """The message for a vector of each prompt. Raises ``BadRequest``."""

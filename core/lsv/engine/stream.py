@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from lsv.engine.messages import Finish, Submit, Update
 from lsv.errors import RequestFailed, from_record
-from lsv.request.outputs import Chunk, Gaps, PositionLogprobs, RequestRecord, TokenLogprob
+from lsv.request.outputs import Chunk, Gaps, PositionLogprobs, RequestRecord, Timings, TokenLogprob
 from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
@@ -133,6 +133,12 @@ class OutputStream:
         """The request ended with an error of the engine."""
         self._failed = True
 
+    def take_timings(self) -> Iterator[Timings]:
+        """What has happened of each answer since the last call."""
+        for output in self._prompts:
+            if (timings := output.take_timings()) is not None:
+                yield timings
+
     def records(self, now: float) -> list[RequestRecord]:
         """How the request went, whether it finished or was aborted: a record for each of its prompts."""
         return [output.record(self.request_id, self._model, now, failed=self._failed) for output in self._prompts]
@@ -161,6 +167,7 @@ class _PromptOutput:
         self._first: float | None = None
         self._last: dict[int, float] = {}
         self._gaps = Gaps()
+        self._told_first, self._told_gaps = False, Gaps()
         self._cached = 0
         self._queued = self._prefill = 0.0
         self._preemptions = 0
@@ -171,6 +178,14 @@ class _PromptOutput:
         self._measure(index, update, now)
         text, kept = self.candidates[index].take(update)
         return self._chunk(index, update, text, kept)
+
+    def take_timings(self) -> Timings | None:
+        """What has happened since the last call; None if nothing has."""
+        told = self._told_first, self._told_gaps
+        if self._first is None or (told[0] and self._gaps.counts == told[1].counts):
+            return None
+        self._told_first, self._told_gaps = True, Gaps(self._gaps.counts.copy(), self._gaps.total)
+        return Timings(None if told[0] else self._first - self._began, self._gaps.without(told[1]))
 
     def record(self, request_id: str, model: str, now: float, *, failed: bool) -> RequestRecord:
         """How it went."""
@@ -192,6 +207,7 @@ class _PromptOutput:
             itl=self._gaps,
             longest=max(counts),
             preemptions=self._preemptions,
+            fresh=self.take_timings() or Timings(),
         )
 
     def _reason(self) -> FinishReason:

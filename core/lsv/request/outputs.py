@@ -119,10 +119,24 @@ class Gaps(msgspec.Struct):
         self.counts[bisect_left(GAP_BOUNDS, seconds / tokens)] += tokens
         self.total += seconds
 
+    def without(self, other: Gaps) -> Gaps:
+        """Those that ``other`` had not counted yet."""
+        return Gaps([own - less for own, less in zip(self.counts, other.counts, strict=True)], self.total - other.total)
+
     def merge(self, other: Gaps) -> None:
         """Add all those that another one has counted."""
         self.counts = [own + more for own, more in zip(self.counts, other.counts, strict=True)]
         self.total += other.total
+
+
+class Timings(msgspec.Struct, frozen=True):
+    """What has happened of an answer since it was last asked for."""
+
+    ttft: float | None = None
+    """Time to first token, if that came meanwhile."""
+
+    itl: Gaps = msgspec.field(default_factory=Gaps)
+    """Times between tokens that came meanwhile."""
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,6 +189,9 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     preemptions: int = 0
     """How often its candidates lost their blocks to others."""
+
+    fresh: Timings = msgspec.field(default_factory=Timings)
+    """What of ``ttft`` and ``itl`` no ``Client.take_timings`` has had."""
 
 
 class CompletionOutput(msgspec.Struct, kw_only=True):

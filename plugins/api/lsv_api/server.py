@@ -86,6 +86,7 @@ class Server:
             watcher = asyncio.create_task(
                 watch_engines(self._service, self._options, self.address, says_ready=self._listener is None)
             )
+            counter = asyncio.create_task(self._api.metrics.keep_advancing())
             try:
                 with taking_signals(self.stop):
                     await first_of(self._drain.wait(), watcher)
@@ -93,6 +94,7 @@ class Server:
                         await self._wait_for_requests()
             finally:
                 watcher.cancel()
+                counter.cancel()
                 await self._close(server)
         if watcher.done() and not watcher.cancelled():
             watcher.result()

@@ -21,7 +21,7 @@ from lsv.offers import LogitsProcessorOffer
 from lsv.plugins import Plugins
 from lsv.processes import wire
 from lsv.processes.wire import FrameReader, encode_frame
-from lsv.request.outputs import GAP_BOUNDS, Gaps, RequestRecord
+from lsv.request.outputs import GAP_BOUNDS, Gaps, RequestRecord, Timings
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.request import FinishReason
 from lsv.scheduler.plan import Logprobs
@@ -197,12 +197,28 @@ def test_the_record_of_a_request():
     assert record == RequestRecord(
         request_id="r", model="model", prompt_tokens=2, tokens=5, cached_tokens=3, finish=FinishReason.ABORT, n=2,
         best_of=2, max_tokens=9, queued=0.5, prefill=0.25, ttft=1.0, e2e=5.0, itl=gaps_of(1.5, 1.5), longest=3,
+        fresh=Timings(1.0, gaps_of(1.5, 1.5)),
     )  # fmt: skip
     under_way.take(Update(id=0, finish=END), 15.0)
     assert not under_way.finished
     under_way.take(Update(id=0, index=1, finish=END), 15.0)
     assert under_way.finished
     assert under_way.records(15.0)[0].finish is END
+
+
+def test_timings_are_told_once_while_a_request_runs():
+    under_way = stream(SamplingParams(max_tokens=9))
+    assert list(under_way.take_timings()) == []
+    under_way.take(Update(id=0, tokens=(1,)), 11.0)
+    assert list(under_way.take_timings()) == [Timings(1.0, gaps_of())]
+    assert list(under_way.take_timings()) == []
+    for now in (12.0, 14.0):
+        under_way.take(Update(id=0, tokens=(1,)), now)
+    assert list(under_way.take_timings()) == [Timings(None, gaps_of(1.0, 2.0))]
+    under_way.take(Update(id=0, tokens=(1,), finish=END), 15.0)
+    record = under_way.records(15.0)[0]
+    assert record.fresh == Timings(None, gaps_of(1.0))
+    assert (record.ttft, record.itl) == (1.0, gaps_of(1.0, 2.0, 1.0))
 
 
 def test_merged_updates_say_what_the_single_ones_said():

@@ -8,12 +8,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from lsv.config import Topology
 from lsv.engine.messages import ExpertCounts, Stats
 from lsv.errors import RequestFailed
+from lsv.request.outputs import Gaps, Timings
 from lsv.scheduler.outcome import SpeculationCounts
 from lsv.testing.fakes.client import FakeClient, fake_config
+from lsv_api.metrics import registry
 from lsv_api.metrics.drafts import collect_drafts
 from lsv_api.metrics.engines import Recent
 from lsv_api.metrics.experts import collect_experts
 from lsv_api.metrics.requests import buckets_1_2_5
+from suite.waiting import until
 
 DASHBOARD = [
     "vllm:e2e_request_latency_seconds_bucket",
@@ -197,6 +200,40 @@ async def test_requests_are_counted(site):
     assert sample(families, "vllm:time_to_first_token_seconds_count") == 2
     assert sample(families, "vllm:time_per_output_token_seconds_count") == 2 + 27
     assert sample(families, "lsv:http_requests_total", route="/v1/completions", status="200") == 2
+
+
+class Answering(FakeClient):
+    """Says what has happened of requests that run."""
+
+    happened: list[Timings] = []
+
+    def take_timings(self):
+        happened, self.happened = self.happened, []
+        return happened
+
+
+async def test_first_tokens_and_gaps_are_counted_while_answers_grow(start):
+    engine = Answering()
+    site = await start(engine)
+    gaps = Gaps()
+    gaps.add(0.02, 4)
+    engine.happened = [Timings(0.3, gaps), Timings(None, gaps)]
+    for _ in range(2):
+        families = await scrape(site)
+        assert sample(families, "vllm:time_to_first_token_seconds_count") == 1
+        assert sample(families, "vllm:inter_token_latency_seconds_count") == 8
+        assert sample(families, "vllm:inter_token_latency_seconds_sum") == 0.04
+        assert sample(families, "vllm:request_prompt_tokens_count") == 0
+
+
+async def test_every_process_counts_what_happens_in_it(start, monkeypatch):
+    """A scrape is answered by one process, for all."""
+    monkeypatch.setattr(registry, "_SECONDS", 0.01)
+    engine = Answering()
+    site = await start(engine)
+    engine.happened = [Timings(0.3)]
+    await until(lambda: engine.happened == [])
+    assert sample(await scrape(site), "vllm:time_to_first_token_seconds_count") == 1
 
 
 async def test_failures_are_counted_apart(site):

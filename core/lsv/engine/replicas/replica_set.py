@@ -23,7 +23,7 @@ from lsv.engine.replicas.totals import add_stats
 from lsv.engine.socket_client import SocketClient
 from lsv.errors import EngineDied, LsvError, Overloaded, Unavailable
 from lsv.request.adapter import Adapter
-from lsv.request.outputs import Chunk, RequestRecord
+from lsv.request.outputs import Chunk, RequestRecord, Timings
 from lsv.request.spec import RequestSpec
 
 if TYPE_CHECKING:
@@ -130,6 +130,9 @@ class ReplicaSet:
     def on_finished(self, callback: Callable[[RequestRecord], None]) -> None:
         for client in self._clients:
             client.on_finished(callback)
+
+    def take_timings(self) -> list[Timings]:
+        return [timings for client in self._clients for timings in client.take_timings()]
 
     # Requests
 

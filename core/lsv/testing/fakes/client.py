@@ -14,7 +14,7 @@ from lsv.engine.client_base import ClientBase
 from lsv.engine.messages import Stats
 from lsv.errors import BadRequest
 from lsv.request.adapter import Adapter
-from lsv.request.outputs import Chunk, Gaps, PositionLogprobs, RequestRecord, TokenLogprob
+from lsv.request.outputs import Chunk, Gaps, PositionLogprobs, RequestRecord, Timings, TokenLogprob
 from lsv.request.params import SamplingParams, Side
 from lsv.request.prompt import Prompt
 from lsv.request.request import FinishReason
@@ -294,6 +294,7 @@ class FakeClient(ClientBase):
             e2e=took,
             itl=gaps,
             longest=tokens // params.candidates,
+            fresh=Timings(0.004 if tokens else None, gaps),
         )
         self.finished.append(record)
         self._report(request, record)

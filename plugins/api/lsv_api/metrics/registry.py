@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
@@ -10,6 +12,9 @@ from lsv.processes.outlet import count_dropped
 from lsv_api.metrics.engines import EngineCollector
 from lsv_api.metrics.requests import RequestMetrics
 from lsv_api.metrics.room import reserve_room
+
+_SECONDS = 1.0
+"""How often what has happened is counted, for scrapes that other processes answer."""
 
 
 class Metrics:
@@ -24,6 +29,7 @@ class Metrics:
             reserve_room(folder)
             self._shown = CollectorRegistry(auto_describe=False)
             MultiProcessCollector(self._shown, folder)
+        self._clients = clients
         self._shown.register(EngineCollector(clients))
         self._requests = RequestMetrics(self._registry, max(client.config.max_model_len for client in clients))
         self._http = Counter("lsv:http_requests", "HTTP requests.", ("route", "status"), registry=self._registry)
@@ -32,6 +38,18 @@ class Metrics:
         for client in clients:
             self._requests.prepare(client.config.served_names[0])
             client.on_finished(self._requests.observe)
+
+    def advance(self) -> None:
+        """Count what has happened of requests that run. Processes that count together each do so by themselves."""
+        for client in self._clients:
+            for timings in client.take_timings():
+                self._requests.observe_timings(client.config.served_names[0], timings)
+
+    async def keep_advancing(self) -> None:
+        """Count every second, until it is cancelled."""
+        while True:
+            await asyncio.sleep(_SECONDS)
+            self.advance()
 
     def count_http(self, route: str, status: int) -> None:
         """Count a request; ``route`` is the pattern of a declared route, never what a client wrote."""
@@ -47,5 +65,6 @@ class Metrics:
 
     def text(self) -> bytes:
         """The exposition in Prometheus text format."""
+        self.advance()
         self._count_lost_lines()
         return generate_latest(self._shown)

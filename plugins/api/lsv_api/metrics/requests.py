@@ -1,4 +1,4 @@
-"""What each request was like, as histograms and counters."""
+"""What requests are like, as histograms and counters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from lsv.request.outputs import GAP_BOUNDS, Gaps, RequestRecord
+from lsv.request.outputs import GAP_BOUNDS, Gaps, RequestRecord, Timings
 from lsv.request.request import FinishReason
 
 _MODEL = ("model_name",)
@@ -19,7 +19,7 @@ _PREEMPTIONS = (0.0, 1.0, 2.0, 5.0, 10.0)
 
 
 class RequestMetrics:
-    """What is learned from each request when it ends."""
+    """What is learned from each request while it runs, and when it ends."""
 
     def __init__(self, registry: CollectorRegistry, max_model_len: int) -> None:
         def histogram(name: str, text: str, buckets: Sequence[float]) -> Histogram:
@@ -65,6 +65,7 @@ class RequestMetrics:
     def observe(self, record: RequestRecord) -> None:
         model = record.model
         if record.finish is FinishReason.ERROR:
+            self.observe_timings(model, record.fresh)
             self._failures.labels(model).inc()
             return
         self._success.labels(model, record.finish.value).inc()
@@ -77,14 +78,19 @@ class RequestMetrics:
         self._max_tokens.labels(model).observe(record.max_tokens)
         self._preemptions.labels(model).observe(record.preemptions)
 
+    def observe_timings(self, model: str, timings: Timings) -> None:
+        """First tokens and times between tokens, as they come."""
+        if timings.ttft is not None:
+            self._ttft.labels(model).observe(timings.ttft)
+        for histogram in self._itl:
+            add_gaps(histogram, model, timings.itl)
+
     def _observe_times(self, record: RequestRecord) -> None:
         model = record.model
         self._e2e.labels(model).observe(record.e2e)
         self._queue.labels(model).observe(record.queued)
-        for histogram in self._itl:
-            add_gaps(histogram, model, record.itl)
+        self.observe_timings(model, record.fresh)
         if record.ttft is not None:
-            self._ttft.labels(model).observe(record.ttft)
             self._prefill.labels(model).observe(record.prefill)
             self._inference.labels(model).observe(max(0.0, record.e2e - record.queued))
             self._decode.labels(model).observe(max(0.0, record.e2e - record.ttft))
