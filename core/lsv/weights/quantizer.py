@@ -110,6 +110,10 @@ class Linear(Bindable):
 
     op: ClassVar[str] = "linear"
     format: ClassVar[str] = "plain"
+    made_while_loading: ClassVar[bool] = False
+    """Whether ``filled`` does nothing but replace the plain weight by the format's own tensors, and looks at no values
+    on the way: memory is then planned for what a copy on meta holds after it.
+    """
     measured: bool = False
     """Whether the sum of each output's squared weights is kept as the buffer ``squares``, float32 [outputs]."""
 

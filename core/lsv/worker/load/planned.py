@@ -9,7 +9,6 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from lsv.ops import Bindable
 from lsv.weights.quantizer import Linear
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -23,7 +22,7 @@ def planned_bytes(model: nn.Module) -> int:
     filled: dict[object, int | None] = {}
     total = sum(tensor.nbytes for tensor in _tensors(model))
     for module in model.modules():
-        if not isinstance(module, Linear) or type(module).filled is Bindable.filled:
+        if not isinstance(module, Linear) or not module.made_while_loading:
             continue
         read = _tensors(module)
         key = (type(module), module.layer.outputs, tuple((tuple(one.shape), one.dtype) for one in read))

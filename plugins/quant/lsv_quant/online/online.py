@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -12,6 +13,8 @@ from lsv.weights.quantizer import WEIGHT, Linear, LinearLayer, StoredTensor
 
 class OnlineLinear(Linear):
     """A linear layer that takes the plain weight and, once it is filled, keeps its own form of it in buffers."""
+
+    made_while_loading: ClassVar[bool] = True
 
     def __init__(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> None:
         super().__init__(layer)

@@ -24,6 +24,7 @@ _SHARES = (1.0, 0.94, 0.88)
 class OnlineCoded(CodedLinear):
     """Takes the plain weight and, once it is filled, rounds it, some rows at a time."""
 
+    made_while_loading: ClassVar[bool] = True
     marks_of_all: ClassVar[frozenset[str]] = frozenset()
     """Flags of every layer's spec."""
 
