@@ -44,7 +44,7 @@ class Slow(CountUp):
     def accept(self, ids: Sequence[int]) -> bool:
         if self.gate is not None and self.seen:
             self.threads.add(threading.current_thread().name)
-            self.gate.wait(10)
+            self.gate.wait(60)
         burn(self.seconds)
         return super().accept(ids)
 
@@ -96,7 +96,7 @@ def test_other_answers_go_on_while_a_grammar_is_slow(
     engine.submit("a", ask(2, "quick"))
     began = time.monotonic()
     news = [update for _ in range(60) for update in engine.step().get("a", [])]
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert len(tokens(news, 1)) == 20
     assert tokens(news, 2)[-1] == 40
     assert tokens(news, 0) == []

@@ -10,8 +10,7 @@ import pytest
 from lsv.testing.fakes.client import FakeClient, FakeTokenizer, fake_config
 from lsv.text.chat_template import ChatTemplates
 from lsv_api.described_tools import DescribedTools, find_described
-
-from .conftest import StartSite
+from suite.sites import StartSite
 
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {}}}}
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Bern"}}\n</tool_call>'

@@ -120,8 +120,8 @@ def test_source_and_model_are_chosen():
 def test_the_services():
     services = read(DEPLOY / "monitoring.compose.yaml")["services"]
     prometheus, grafana = services["prometheus"], services["grafana"]
-    assert prometheus["image"].startswith("prom/prometheus:")
-    assert grafana["image"].startswith("grafana/grafana:")
+    assert prometheus["image"].startswith("${PROMETHEUS:-prom/prometheus:")
+    assert grafana["image"].startswith("${GRAFANA:-grafana/grafana:")
     assert (prometheus["ports"], grafana["ports"]) == (["127.0.0.1:9090:9090"], ["127.0.0.1:3000:3000"])
     assert prometheus["extra_hosts"] == ["host.docker.internal:host-gateway"]
     assert grafana["depends_on"] == ["prometheus"]

@@ -115,7 +115,7 @@ def test_random_requests_stay_inside_the_buckets(
 
 @pytest.mark.row("F-1003")
 def test_an_engine_in_lazy_mode_is_refused(checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"hpu-lazy-mode must be false.* --enforce-eager"):
+    with pytest.raises(ConfigError, match=r"hpu_lazy_mode must be false.* --enforce-eager"):
         ask(checkpoint, 1, platform="hpu", emulate=True, **SMALL, **{"hpu.lazy_mode": True})
     monkeypatch.setenv("PT_HPU_LAZY_MODE", "1")
     with pytest.raises(ConfigError, match=r"PT_HPU_LAZY_MODE: hpu-lazy-mode must be false"):

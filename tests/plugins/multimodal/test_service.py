@@ -66,10 +66,10 @@ async def test_items_keep_their_order_and_are_remembered(service: LocalMediaServ
 @MODULE
 async def test_items_are_remembered_for_their_tenant_alone(service: LocalMediaService) -> None:
     """How soon an answer begins would tell what others have shown."""
-    (first,) = await service.prepare([shown(7, 7, 7)], {}, b"a")
-    (other,) = await service.prepare([shown(7, 7, 7)], {}, b"b")
+    (first,) = await service.prepare([shown(7, 7, 7)], {}, salt=b"a")
+    (other,) = await service.prepare([shown(7, 7, 7)], {}, salt=b"b")
     assert other is not first
-    assert (await service.prepare([shown(7, 7, 7)], {}, b"a"))[0] is first
+    assert (await service.prepare([shown(7, 7, 7)], {}, salt=b"a"))[0] is first
 
 
 @MODULE

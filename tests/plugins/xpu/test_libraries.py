@@ -31,7 +31,7 @@ def install(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
 @pytest.mark.parametrize(
     ("ipex", "torch", "word"),
     [
-        (None, "2.13.0+cpu", "lsv[ipex]"),
+        (None, "2.13.0+cpu", ".[ipex]"),
         ("2.8.0", "2.13.0+cpu", "PyTorch 2.8 beside intel-extension-for-pytorch 2.8.0 (found torch 2.13.0+cpu)"),
         ("2.8.0", "2.8.0+cu128", None),
         ("2.10.10+xpu", "2.10.0+xpu", None),
