@@ -157,7 +157,7 @@ def choose_question(given: str | None, words: tuple[str, ...], flag: str) -> str
 
 
 def _read_text(path: Path) -> str:
-    """Raises ``OSError``, and ``ValueError`` for a file that is no text or too large."""
+    """Raises ``OSError``; ``ValueError`` if the file is not text or too large."""
     if path.stat().st_size > _LARGEST_FILE:
         raise ValueError(f"the file is larger than {_LARGEST_FILE >> 20} MiB")
     try:

@@ -38,7 +38,7 @@ def run(arguments: list[str], context: CommandContext) -> int:
     settings = context.settings(arguments, scope="engine", extra=RUN_SETTINGS, positional=1, usage="[MODEL] [QUESTION]")
     question = choose_question(settings["prompt"], settings.positional, "--prompt")
     if question is None and not is_interactive() and not sys.stdin.isatty():
-        question = sys.stdin.read()  # before the model is loaded, which is for nothing if there is no question
+        question = sys.stdin.read()  # before loading the model: without a question there is no need to
         if not question.strip():
             raise ConfigError(NO_QUESTION)
     from lsv.llm import LLM

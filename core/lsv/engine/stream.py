@@ -256,7 +256,7 @@ class _PromptOutput:
         )
 
     def _count(self, index: int, update: Update) -> int:
-        """Tokens computed for the request since the update before, those of its prompts not among them."""
+        """Tokens computed for the request since the last update, without its prompt's."""
         if self._params.use_beam_search:
             return update.computed
         verified, accepted = update.drafted or (0, 0)

@@ -26,7 +26,7 @@ class Revocations:
         """Contents that other engines have revoked, until the next plan is made."""
 
     def revoke_table(self, table: Table) -> None:
-        """A request failed by what it read or wrote: nobody finds any of that any more."""
+        """Revoke every block that a failed request read or wrote, so that no other request finds it."""
         finder = self._finder
         names = chain(product(finder.prefixes, table.hashes), product(finder.cross_prefixes, table.cross_hashes))
         self.revoke({prefix + name for prefix, name in names})

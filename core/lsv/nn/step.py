@@ -98,4 +98,4 @@ class Step:
     taps: Taps | None = None
     """None where nobody reads states between layers."""
     sound: torch.Tensor | None = None
-    """bool [T]: where the step writes which tokens' states behind all layers are finite; None where nobody asks."""
+    """bool [T]: the step writes here which tokens have finite states after the last layer; None to skip the check."""
