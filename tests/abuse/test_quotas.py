@@ -8,7 +8,7 @@ import pytest
 
 from lsv.engine.client_base import ClientBase
 from lsv.engine.engine import Engine
-from lsv.engine.messages import Submit, Update
+from lsv.engine.messages import Start, Submit, Update
 from lsv.engine.stream import OutputStream
 from lsv.request.outputs import Chunk
 from lsv.request.params import SamplingParams
@@ -100,7 +100,7 @@ def test_rejected_drafts_count():
     wrong = FakeExecutor(lambda slot, most: (1,) * most)
     account = Account(wrong, max_num_batched_tokens=64)
     account.ask(temperature=0.0, max_tokens=6)
-    account.read([Update(id=0, tokens=(3,), cached=0), Update(id=0, tokens=(4, 5), drafted=(4, 1))])
+    account.read([Update(id=0, tokens=(3,), start=Start()), Update(id=0, tokens=(4, 5), drafted=(4, 1))])
     account.read([Update(id=0, tokens=(6,), drafted=(6, 1), finish=FinishReason.LENGTH)])
     assert account.counted == 4 + 5
 
@@ -108,7 +108,7 @@ def test_rejected_drafts_count():
 def test_what_follows_a_stop_string_counts():
     account = Account()
     account.ask(temperature=0.0, max_tokens=9, detokenize=True, stop=("B",))
-    account.read([Update(id=0, tokens=tuple(range(7)), cached=0)])
+    account.read([Update(id=0, tokens=tuple(range(7)), start=Start())])
     assert [len(chunk.ids) for chunk in account.chunks] == [2]
     assert account.counted == 7
 

@@ -12,7 +12,7 @@ import msgspec
 
 from lsv.config import EngineConfig, Fit
 from lsv.engine.admission import Admission, make_submit
-from lsv.engine.messages import Submit, Update
+from lsv.engine.messages import Start, Submit, Update
 from lsv.engine.stream import OutputStream
 from lsv.errors import RequestFailed, from_record
 from lsv.plugins import Plugins
@@ -116,18 +116,19 @@ class ClientBase:
         )
 
     def _pooling_record(self, request_id: str, tokens: int, update: Update | None, seconds: float) -> RequestRecord:
+        start = (update.start if update else None) or Start()
         return RequestRecord(
             request_id=request_id,
             model=self.config.served_names[0],
             prompt_tokens=tokens,
             tokens=0,
-            cached_tokens=(update.cached if update else None) or 0,
+            cached_tokens=start.cached,
             finish=FinishReason.ABORT if update is None or update.finish is None else update.finish,
             n=1,
             best_of=1,
             max_tokens=0,
-            queued=(update.queued if update else None) or 0.0,
-            prefill=(update.prefill if update else None) or 0.0,
+            queued=start.queued,
+            prefill=start.prefill,
             ttft=None,
             e2e=seconds,
         )

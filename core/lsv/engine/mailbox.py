@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
 
 from lsv.engine.messages import Update
 from lsv.scheduler.plan import join_logprobs
-
-Number = TypeVar("Number", int, float)
 
 
 class Mailbox:
@@ -59,18 +56,12 @@ def merge(updates: Sequence[Update]) -> Update:
         logprobs=join_logprobs(update.logprobs for update in updates),
         prompt_logprobs=join_logprobs(update.prompt_logprobs for update in updates),
         vector=last.vector,
-        cached=_first([update.cached for update in updates]),
+        start=next((update.start for update in updates if update.start is not None), None),
         drafted=last.drafted,
         computed=sum(update.computed for update in updates),
-        queued=_first([update.queued for update in updates]),
-        prefill=_first([update.prefill for update in updates]),
         preemptions=last.preemptions,
         finish=last.finish,
         stop=last.stop,
         complete=last.complete,
         error=last.error,
     )
-
-
-def _first(values: Iterable[Number | None]) -> Number | None:
-    return next((value for value in values if value is not None), None)

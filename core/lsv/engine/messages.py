@@ -123,6 +123,19 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     """What fits into the device's memory."""
 
 
+class Start(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a sequence got to its first tokens, or to its vector."""
+
+    cached: int = 0
+    """Prompt tokens taken from the prefix cache."""
+
+    queued: float = 0.0
+    """Seconds until the request was first planned."""
+
+    prefill: float = 0.0
+    """Seconds from there to its first token."""
+
+
 class Update(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is new about one sequence: new tokens, and at the end how it ended."""
 
@@ -144,8 +157,8 @@ class Update(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     vector: bytes | None = None
     """The vector of a pooling request: float32, little-endian."""
 
-    cached: int | None = None
-    """Prompt tokens taken from the prefix cache; sent with the first tokens, as are the times."""
+    start: Start | None = None
+    """Sent once: with the first tokens, or with the vector."""
 
     drafted: tuple[int, int] | None = None
     """Drafts that were verified so far, and those that were accepted; None where there were none."""
@@ -154,12 +167,6 @@ class Update(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Tokens computed for the request beside ``tokens``: again for a further candidate, or in a round of a beam search.
     Tokens of a search's answers are counted in its rounds alone.
     """
-
-    queued: float | None = None
-    """Seconds until the request was first planned."""
-
-    prefill: float | None = None
-    """Seconds from there to its first token."""
 
     preemptions: int = 0
     """How often it was preempted; told at its end."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from lsv.engine.messages import Finish, Submit, Update
+from lsv.engine.messages import Finish, Start, Submit, Update
 from lsv.errors import RequestFailed, from_record
 from lsv.request.outputs import Chunk, Gaps, PositionLogprobs, RequestRecord, Timings, TokenLogprob
 from lsv.request.params import SamplingParams
@@ -168,8 +168,7 @@ class _PromptOutput:
         self._last: dict[int, float] = {}
         self._gaps = Gaps()
         self._told_first, self._told_gaps = False, Gaps()
-        self._cached = 0
-        self._queued = self._prefill = 0.0
+        self._start = Start()
         self._preemptions = 0
         self._rejected = [0] * params.candidates
 
@@ -195,13 +194,13 @@ class _PromptOutput:
             model=model,
             prompt_tokens=len(self._prompt),
             tokens=sum(counts),
-            cached_tokens=self._cached,
+            cached_tokens=self._start.cached,
             finish=FinishReason.ERROR if failed else self._reason(),
             n=self._params.n,
             best_of=self._params.beam_width,
             max_tokens=self._params.max_tokens or 0,
-            queued=self._queued,
-            prefill=self._prefill,
+            queued=self._start.queued,
+            prefill=self._start.prefill,
             ttft=None if self._first is None else self._first - self._began,
             e2e=now - self._began,
             itl=self._gaps,
@@ -216,8 +215,8 @@ class _PromptOutput:
         return FinishReason.ABORT if first is None or not all(one.finished for one in self.candidates) else first
 
     def _measure(self, index: int, update: Update, now: float) -> None:
-        if index == 0 and update.cached is not None:  # the times come with it
-            self._cached, self._queued, self._prefill = update.cached, update.queued or 0.0, update.prefill or 0.0
+        if index == 0 and update.start is not None:
+            self._start = update.start
         self._preemptions += update.preemptions
         if not update.tokens:
             return
@@ -248,7 +247,7 @@ class _PromptOutput:
             ids=update.tokens[:kept],
             logprobs=logprobs,
             prompt_logprobs=tuple(self._prompt_logprobs) if scored else None,
-            cached=self._cached if opens else None,
+            cached=self._start.cached if opens else None,
             drafted=update.drafted,
             computed=computed,
             finish=candidate.finish,

@@ -13,7 +13,7 @@ from lsv import hookimpl
 from lsv.engine.admission import encode_bad_words, make_submit
 from lsv.engine.engine import Engine
 from lsv.engine.mailbox import Mailbox, merge
-from lsv.engine.messages import Update
+from lsv.engine.messages import Start, Update
 from lsv.engine.offline.inline_client import InlineClient
 from lsv.engine.stream import Candidate, OutputStream
 from lsv.errors import BadRequest, EngineDied, Overloaded, RequestFailed
@@ -151,7 +151,7 @@ def test_prompt_logprobs_come_in_parts_and_leave_together():
 
     under_way = stream(SamplingParams(prompt_logprobs=0))
     assert under_way.take(Update(id=0, prompt_logprobs=part(5, 6)), 11.0)[0] is None
-    chunk, _ = under_way.take(Update(id=0, tokens=(1,), prompt_logprobs=part(7), cached=4), 11.0)
+    chunk, _ = under_way.take(Update(id=0, tokens=(1,), prompt_logprobs=part(7), start=Start(cached=4)), 11.0)
     assert [position and position[0].id for position in chunk.prompt_logprobs] == [None, 5, 6, 7]
     assert chunk.cached == 4
     assert under_way.take(Update(id=0, tokens=(1,)), 11.0)[0].prompt_logprobs is None
@@ -190,7 +190,7 @@ def test_times_between_tokens_are_counted_as_they_come():
 
 def test_the_record_of_a_request():
     under_way = stream(SamplingParams(n=2, max_tokens=9))
-    under_way.take(Update(id=0, tokens=(1,), cached=3, queued=0.5, prefill=0.25), 11.0)
+    under_way.take(Update(id=0, tokens=(1,), start=Start(cached=3, queued=0.5, prefill=0.25)), 11.0)
     under_way.take(Update(id=0, index=1, tokens=(1, 2)), 12.0)
     under_way.take(Update(id=0, tokens=(1, 2)), 14.0)
     record = under_way.records(15.0)[0]
@@ -224,7 +224,7 @@ def test_timings_are_told_once_while_a_request_runs():
 def test_merged_updates_say_what_the_single_ones_said():
     rng = random.Random(0)
     singles = [Update(id=0, tokens=(rng.randrange(90),)) for _ in range(20)]
-    singles[0] = Update(id=0, tokens=(4,), cached=1, queued=2.0, prefill=3.0)
+    singles[0] = Update(id=0, tokens=(4,), start=Start(cached=1, queued=2.0, prefill=3.0))
     singles.append(Update(id=0, finish=STOP, stop=7))
     mailbox = Mailbox()
     mailbox.put(singles[:10])
@@ -233,7 +233,7 @@ def test_merged_updates_say_what_the_single_ones_said():
     merged, other = mailbox.take()
     assert merged == merge(singles)
     assert merged.tokens == tuple(token for update in singles for token in update.tokens)
-    assert (merged.cached, merged.queued, merged.prefill, merged.finish, merged.stop) == (1, 2.0, 3.0, STOP, 7)
+    assert (merged.start, merged.finish, merged.stop) == (singles[0].start, STOP, 7)
     assert other.id == 1
     assert not mailbox
     mailbox.put(singles)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from lsv.engine.engine import Engine
-from lsv.engine.messages import Finish, Submit, Update
+from lsv.engine.messages import Finish, Start, Submit, Update
 from lsv.engine.updates import make_group, make_refusal, make_update
 from lsv.errors import BadRequest, EngineDied, LsvError, Overloaded, RequestFailed, from_record
 from lsv.request.params import NO_TOKEN_LEFT, SamplingParams
@@ -83,8 +83,8 @@ def test_timing_comes_with_the_first_tokens_only():
     engine = make()
     engine.submit("a", ask(0))
     updates = run(engine)["a"]
-    assert (updates[0].cached, updates[0].queued, updates[0].prefill) == (0, 0.0, 0.0)
-    assert all(update.cached is update.queued is update.prefill is None for update in updates[1:])
+    assert updates[0].start == Start()
+    assert all(update.start is None for update in updates[1:])
 
 
 def test_totals():

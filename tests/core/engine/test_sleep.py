@@ -9,7 +9,7 @@ import pytest
 
 from lsv.config import OptionValue
 from lsv.engine.engine import Engine
-from lsv.engine.messages import Control, Controlled, Submit, Update
+from lsv.engine.messages import Control, Controlled, Start, Submit, Update
 from lsv.engine.orders.orders import Orders
 from lsv.errors import BadRequest, Unavailable
 from lsv.request.params import SamplingParams
@@ -72,9 +72,11 @@ def test_an_engine_that_sleeps_takes_no_requests_and_has_forgotten_prefixes(exec
     engine.sleep.wake_up()
     assert executor.orders[1:] == [("wake_up", {"tags": "weights,kv_cache"})]
     engine.submit("a", ask(2))
-    assert next(update.cached for update in run(engine)) == 0
+    assert next(update.start for update in run(engine)) == Start()
     engine.submit("a", ask(3))
-    assert next(update.cached for update in run(engine)) > 0
+    start = next(update.start for update in run(engine))
+    assert start is not None
+    assert start.cached > 0
 
 
 @pytest.mark.parametrize("params", [{}, {"n": 2, "temperature": 1.0}, {"use_beam_search": True, "best_of": 2}])
