@@ -165,7 +165,8 @@ class Catalog:
         try:
             return load_object(getattr(offer, part))
         except Exception as cause:
-            kind, called = KINDS[type(offer)].noun, getattr(offer, "name", None) or getattr(offer, "op", "")
+            kind = KINDS[type(offer)].noun if type(offer) in KINDS else "offer"
+            called = getattr(offer, "name", None) or getattr(offer, "op", "")
             raise PluginError(
                 f"{kind} {called!r} of plugin {self.provider(offer)} can't be loaded from {getattr(offer, part)}: "
                 f"{type(cause).__name__}: {cause}"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 from sanic import Request, Sanic
 from sanic.response import HTTPResponse
 
@@ -18,17 +20,18 @@ from lsv.text.request_templates import RequestTemplates
 from lsv.version import __version__
 from lsv_api.accounts.account import read_accounts
 from lsv_api.accounts.quotas import Quotas
+from lsv_api.contract import Route
+from lsv_api.contracts import load_contracts
 from lsv_api.http.access import Gate
 from lsv_api.http.access_log import CLIENT_GONE, record
 from lsv_api.http.context import Api, Exchange, Shared, Traffic
-from lsv_api.http.failures import Draining, encode_error, error_response
+from lsv_api.http.failures import Draining, describe_error, error_response
 from lsv_api.http.reply import json_response
 from lsv_api.metrics.registry import Metrics
 from lsv_api.openapi import describe_api
 from lsv_api.options import ApiOptions
 from lsv_api.parsing import choose_parsing
 from lsv_api.records.responses import Index
-from lsv_api.routes import ROUTES, Route
 
 SILENCE = 3600
 """Seconds without a byte in either direction after which Sanic cuts a request; its own default is 60."""
@@ -36,11 +39,16 @@ SILENCE = 3600
 SanicHandler = Callable[..., Coroutine[Any, Any, HTTPResponse | None]]
 
 
-def create_app(service: Service, options: ApiOptions, shared: Shared | None = None) -> Sanic[Any, Any]:
+def create_app(
+    service: Service,
+    options: ApiOptions,
+    shared: Shared | None = None,
+    settings: Mapping[str, Any] = MappingProxyType({}),
+) -> Sanic[Any, Any]:
     """An application that serves the service's models, and does not listen yet.
 
-    ``app.ctx.api`` holds its parts. Raises ``ConfigError`` for a file of accounts that is wrong, and
-    for parsers that nobody offers.
+    ``app.ctx.api`` holds its parts; contracts get all ``settings``. Raises ``ConfigError`` for a file of accounts that
+    is wrong and for parsers that no plugin offers, ``PluginError`` for contracts that can't be served.
     """
     app = Sanic(f"lsv-{secrets.token_hex(8)}", env_prefix="", configure_logging=False, strict_slashes=True)
     app.config.update(_config(options))
@@ -53,18 +61,30 @@ def create_app(service: Service, options: ApiOptions, shared: Shared | None = No
         for client in service.clients.values()
     }
     quotas = Quotas(read_accounts(options.api_keys, options.accounts, options.admin_keys), shared and shared.buckets)
-    api = Api(service, options, Traffic(), metrics, int(time.time()), templates, quotas, parsing)
+    declared = load_contracts(settings, service.find(None).config.plugins)
+    api = Api(
+        service, options, Traffic(), metrics, int(time.time()), templates, quotas, settings, parsing=parsing,
+        contracts=tuple(one.contract for one in declared),
+    )  # fmt: skip
     app.ctx.api = api
     gate = Gate(api)
     app.register_middleware(gate.admit, "request")
     app.register_middleware(gate.finish, "response")
     for kind in (Exception, asyncio.CancelledError):
         app.error_handler.add(kind, answer_error)
-    for route in (*ROUTES, *_self_description(api)):
-        for prefix in {"", options.root_path}:
-            for path in _spellings(prefix + route.path):
-                _add_route(app, route, path, options)
+    for one in declared:
+        for route in one.contract.routes:
+            _serve(app, route, options, str(one))
+    for route in _self_description(api):
+        _serve(app, route, options)
     return app
+
+
+def _serve(app: Sanic[Any, Any], route: Route, options: ApiOptions, contract: str = "") -> None:
+    """Add a route under all its spellings; ``contract`` says in the log where it is from."""
+    for prefix in {"", options.root_path}:
+        for path in _spellings(prefix + route.path):
+            _add_route(app, route, path, options, contract)
 
 
 def _config(options: ApiOptions) -> dict[str, Any]:
@@ -85,9 +105,9 @@ def _spellings(path: str) -> tuple[str, ...]:
     return (path,) if path.endswith(("/", ">")) else (path, f"{path}/")
 
 
-def _add_route(app: Sanic[Any, Any], route: Route, path: str, options: ApiOptions) -> None:
+def _add_route(app: Sanic[Any, Any], route: Route, path: str, options: ApiOptions, contract: str) -> None:
     app.add_route(
-        _endpoint(route),
+        _endpoint(route, contract),
         path,
         methods=["GET", "HEAD"] if route.method == "GET" else [route.method],
         name=f"{route.method}{path}".translate(_NAME_SAFE),
@@ -96,24 +116,26 @@ def _add_route(app: Sanic[Any, Any], route: Route, path: str, options: ApiOption
         error_format="json",
         ctx_open=route.open in options.open_routes,
         ctx_admin=route.admin,
+        ctx_errors=route.errors,
     )
 
 
 _NAME_SAFE = str.maketrans(dict.fromkeys("/<>:.- ", "_"))
 
 
-def _endpoint(route: Route) -> SanicHandler:
+def _endpoint(route: Route, contract: str) -> SanicHandler:
     """A Sanic handler around ours: counts, turns errors into answers, and logs, however the request ends."""
 
     async def handle(request: Request, **_: str) -> HTTPResponse | None:
         exchange: Exchange = request.ctx.exchange
         status = CLIENT_GONE
         try:
-            response = await _run(route, exchange)
+            response = _as_response(await _run(route, exchange))
             status = _status(response, exchange)
         except Exception as error:
-            response = None if request.responded else error_response(error, exchange.request_id)
-            status = encode_error(error, exchange.request_id)[0] if response is None else response.status
+            failure = describe_error(error, exchange.request_id, f"{route.method} {route.path} of {contract}")
+            response = None if request.responded else error_response(failure, route.errors)
+            status = failure.status
         finally:
             record(exchange, route.path, status, probe=route.probe)
         return response
@@ -121,7 +143,7 @@ def _endpoint(route: Route) -> SanicHandler:
     return handle
 
 
-async def _run(route: Route, exchange: Exchange) -> HTTPResponse | None:
+async def _run(route: Route, exchange: Exchange) -> Struct | HTTPResponse | None:
     if route.probe:
         return await route.handler(exchange)
     traffic = exchange.api.traffic
@@ -131,17 +153,27 @@ async def _run(route: Route, exchange: Exchange) -> HTTPResponse | None:
         return await route.handler(exchange)
 
 
+def _as_response(answer: object) -> HTTPResponse | None:
+    """What a handler returned, as a response. Raises ``TypeError`` for what no handler may return."""
+    if answer is None or isinstance(answer, HTTPResponse):
+        return answer
+    if isinstance(answer, Struct):
+        return json_response(answer)
+    raise TypeError(f"its handler must return a record, a response or None, got {type(answer).__name__}")
+
+
 def _status(response: HTTPResponse | None, exchange: Exchange) -> int:
     """The status to log: of a stream that an error ended, the error's."""
     if exchange.failure is not None:
-        return encode_error(exchange.failure, exchange.request_id)[0]
+        return exchange.failure.status
     return 200 if response is None else response.status
 
 
 async def answer_error(request: Request, error: BaseException) -> HTTPResponse:
     """Errors outside of our handlers: unknown routes, wrong methods, malformed requests."""
     exchange: Exchange | None = getattr(request.ctx, "exchange", None)
-    response = error_response(error, exchange.request_id if exchange else "-")
+    failure = describe_error(error, exchange.request_id if exchange else "-")
+    response = error_response(failure, None if exchange is None else exchange.errors)
     if exchange is not None:
         record(exchange, "other", response.status)
     return response
@@ -154,7 +186,7 @@ def _self_description(api: Api) -> tuple[Route, ...]:
     @cache
     def document() -> bytes:
         transcribes = any(client.media and client.media.transcriber for client in api.service.clients.values())
-        described = [route for route in (*ROUTES, *own) if transcribes or not route.transcribes]
+        described = [route for route in (*api.routes, *own) if transcribes or not route.transcribes]
         return msgspec.json.encode(
             describe_api(described, version=__version__, root_path=options.root_path, open_routes=options.open_routes)
         )
@@ -163,7 +195,7 @@ def _self_description(api: Api) -> tuple[Route, ...]:
         return HTTPResponse(document(), content_type="application/json")
 
     async def show_index(exchange: Exchange) -> HTTPResponse:
-        paths = [f"{route.method} {route.path}" for route in ROUTES]
+        paths = [f"{route.method} {route.path}" for route in api.routes]
         names = list(api.service.names)
         return json_response(Index(name="lsv", version=__version__, models=names, routes=paths))
 

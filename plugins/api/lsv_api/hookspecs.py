@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import pluggy
+
+from lsv_api.contract import ContractOffer
 
 if TYPE_CHECKING:
     from sanic import Sanic
@@ -12,6 +15,11 @@ if TYPE_CHECKING:
     from lsv.engine.client import Client
 
 spec = pluggy.HookspecMarker("lsv")
+
+
+@spec
+def lsv_routes() -> Iterable[ContractOffer]:
+    """Contracts: routes with their records, in a folder of their own."""
 
 
 @spec

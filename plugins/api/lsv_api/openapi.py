@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
 from lsv.media.content_parts import KNOWN
 from lsv.request.params import Range, SamplingParams
+from lsv_api.contract import Route
+from lsv_api.http.sse import EVENTS
 from lsv_api.records.responses import ErrorResponse
-from lsv_api.routes import Route
 
 _NOT_WORD = re.compile(r"\W+")
 _CAPTURE = re.compile(r"<(\w+)(?::\w+)?>")
@@ -37,7 +38,7 @@ def describe_api(
     records = {
         record
         for route in routes
-        for record in (route.request, route.response, route.verbose, route.streams)
+        for record in (route.request, route.response, route.verbose, *_parts(route.streams))
         if record is not None
     }
     ordered = sorted(records | {ErrorResponse}, key=lambda record: record.__name__)
@@ -61,6 +62,11 @@ def describe_api(
         path = document["paths"].setdefault(_CAPTURE.sub(r"{\1}", route.path), {})
         path[route.method.lower()] = _operation(route, by_record, open_routes)
     return document
+
+
+def _parts(record: Any) -> tuple[Any, ...]:
+    """The records of a union, or the one that it is."""
+    return get_args(record) or (record,)
 
 
 def _refine(properties: dict[str, Any]) -> None:
@@ -113,7 +119,11 @@ def _content(route: Route, schemas: dict[type, Any]) -> dict[str, Any]:
         schema = {"oneOf": [schema, schemas[route.verbose]]}
     content = {"application/json": {"schema": schema}}
     if route.streams:
-        content["text/event-stream"] = {"schema": _event(schemas[route.streams], schemas[ErrorResponse])}
+        kinds = [schemas[record] for record in _parts(route.streams)]
+        stream = (
+            _event(*kinds, schemas[ErrorResponse]) if route.stream_type == EVENTS.content_type else {"anyOf": kinds}
+        )
+        content[route.stream_type] = {"schema": stream}
     return content
 
 

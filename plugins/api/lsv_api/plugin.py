@@ -9,6 +9,7 @@ from lsv.offers import FrontendOffer
 from lsv.request.params import MAX_BAD_WORDS, MAX_N, MAX_STOP_STRINGS
 from lsv.settings import Setting
 from lsv_api import hookspecs as hookspecs
+from lsv_api.contract import ContractOffer
 from lsv_api.limits import Limits
 
 api = 1
@@ -26,6 +27,12 @@ def lsv_frontends() -> Iterable[FrontendOffer]:
             check="lsv_api.listening:check",
         ),
     )
+
+
+@hookimpl
+def lsv_routes() -> Iterable[ContractOffer]:
+    for name in ("openai", "pooling", "speech", "admin"):
+        yield ContractOffer(name, load=f"lsv_api.{name}.contract:make")
 
 
 @hookimpl

@@ -6,8 +6,8 @@ import asyncio
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from sanic import Sanic
@@ -47,7 +47,7 @@ def open_server(
     Raises ``ConfigError``.
     """
     options = ApiOptions.from_settings(settings)
-    app = create_app(service, options, shared)
+    app = create_app(service, options, shared, settings)
     announce(app, service.find(None))
     return Server(service, options, app, listener)
 
@@ -82,20 +82,24 @@ class Server:
         """Listen until stopped."""
         tls = tls_context(self._options)
         with listening(self._options) if self._listener is None else closing(self._listener) as sock:
-            server = await self._listen(sock, tls)
-            watcher = asyncio.create_task(
-                watch_engines(self._service, self._options, self.address, says_ready=self._listener is None)
-            )
-            counter = asyncio.create_task(self._api.metrics.keep_advancing())
-            try:
-                with taking_signals(self.stop):
-                    await first_of(self._drain.wait(), watcher)
-                    if not watcher.done():
-                        await self._wait_for_requests()
-            finally:
-                watcher.cancel()
-                counter.cancel()
-                await self._close(server)
+            async with running(self._api):
+                await self._serve(sock, tls)
+
+    async def _serve(self, sock: socket.socket, tls: ssl.SSLContext | None) -> None:
+        server = await self._listen(sock, tls)
+        watcher = asyncio.create_task(
+            watch_engines(self._service, self._options, self.address, says_ready=self._listener is None)
+        )
+        counter = asyncio.create_task(self._api.metrics.keep_advancing())
+        try:
+            with taking_signals(self.stop):
+                await first_of(self._drain.wait(), watcher)
+                if not watcher.done():
+                    await self._wait_for_requests()
+        finally:
+            watcher.cancel()
+            counter.cancel()
+            await self._close(server)
         if watcher.done() and not watcher.cancelled():
             watcher.result()
 
@@ -141,6 +145,16 @@ class Server:
             self._api.quotas.buckets.close()
         await server.after_stop()
         Sanic.unregister_app(self._app)
+
+
+@asynccontextmanager
+async def running(api: Api) -> AsyncIterator[None]:
+    """With what the contracts need while the server runs."""
+    async with AsyncExitStack() as stack:
+        for contract in api.contracts:
+            if contract.run is not None:
+                await stack.enter_async_context(contract.run(api))
+        yield
 
 
 async def watch_engines(service: Service, options: ApiOptions, address: str, *, says_ready: bool = True) -> None:

@@ -9,8 +9,10 @@ import pytest
 from lsv.engine.client import EngineStatus
 from lsv.errors import ConfigError
 from lsv.testing.fakes.client import FakeClient
+from lsv_api.contracts import load_contracts
 from lsv_api.options import ApiOptions
-from lsv_api.routes import ROUTES
+
+ROUTES = [route for declared in load_contracts({}) for route in declared.contract.routes]
 
 KEY = {"authorization": "Bearer right"}
 

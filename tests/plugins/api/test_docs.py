@@ -10,8 +10,10 @@ import pytest
 from lsv.settings import dashed
 from lsv.settings.options import CORE
 from lsv_api import plugin
+from lsv_api.contracts import load_contracts
 from lsv_api.options import _SETTINGS
-from lsv_api.routes import ROUTES
+
+ROUTES = [route for declared in load_contracts({}) for route in declared.contract.routes]
 
 TEXT = (Path(__file__).parents[3] / "docs" / "api.md").read_text(encoding="utf-8")
 

@@ -16,8 +16,10 @@ from lsv.offers import load_object
 from lsv.testing.fakes.client import FakeClient, fake_config
 from lsv_api import hookspecs, plugin
 from lsv_api.app import create_app
-from lsv_api.routes import ROUTES
+from lsv_api.contracts import load_contracts
 from lsv_api.server import Server, announce
+
+ROUTES = [route for declared in load_contracts({}) for route in declared.contract.routes]
 
 
 @pytest.mark.row("F-099", "F-111")
@@ -162,5 +164,20 @@ async def test_other_plugins_extend_the_application(start, monkeypatch):
     assert (await site.http.get(f"{server.address}/third")).status_code == 401
     reply = await site.http.get(f"{server.address}/third", headers={"authorization": "Bearer k"})
     assert reply.text == "fake"
+    server.stop()
+    await task
+
+
+async def test_a_route_of_another_plugin_that_returns_no_response_is_named(start, caplog):
+    site = await start()
+    server = Server(site.service, site.options, create_app(site.service, site.options))
+    server._app.add_route(lambda request: 42, "/third", name="third")
+    task = asyncio.create_task(server.run())
+    while not server.address:
+        await asyncio.sleep(0.01)
+    reply = await site.http.get(f"{server.address}/third")
+    assert (reply.status_code, reply.json()["error"]["code"]) == (500, "internal_error")
+    assert "internal error in GET /third" in caplog.text
+    assert "must return a response, got int" in caplog.text
     server.stop()
     await task

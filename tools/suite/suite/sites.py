@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import httpx2
@@ -21,11 +22,17 @@ from lsv_api.server import Server
 class Site:
     """One server in this event loop, its fake engine, and an HTTP client for it."""
 
-    def __init__(self, engine: FakeClient, service: Service, options: ApiOptions) -> None:
+    def __init__(
+        self,
+        engine: FakeClient,
+        service: Service,
+        options: ApiOptions,
+        settings: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         self.engine = engine
         self.service = service
         self.options = options
-        self.app = create_app(service, options)
+        self.app = create_app(service, options, settings=settings)
         self.server = Server(service, options, self.app)
         self.http = httpx2.AsyncClient(timeout=20, verify=False)
         self.task: asyncio.Task[None] | None = None
@@ -66,13 +73,18 @@ StartSite = Callable[..., Awaitable[Site]]
 
 @pytest.fixture
 async def start() -> AsyncIterator[StartSite]:
-    """Start servers: ``await start(engine=…, names=…, any_option=…)``."""
+    """Start servers: ``await start(engine=…, names=…, settings=…, any_option=…)``."""
     sites: list[Site] = []
 
-    async def start_site(engine: FakeClient | None = None, names: tuple[str, ...] = ("fake",), **options: Any) -> Site:
+    async def start_site(
+        engine: FakeClient | None = None,
+        names: tuple[str, ...] = ("fake",),
+        settings: Mapping[str, Any] = MappingProxyType({}),
+        **options: Any,
+    ) -> Site:
         engine = engine or FakeClient()
         service = Service(dict.fromkeys(names, engine))
-        site = Site(engine, service, ApiOptions(port=0, **options))
+        site = Site(engine, service, ApiOptions(port=0, **options), settings)
         sites.append(site)
         await site.start()
         return site

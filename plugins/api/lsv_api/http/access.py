@@ -9,13 +9,13 @@ from lsv.errors import LsvError, Unauthorized
 from lsv.processes.visitors import Visitors
 from lsv_api.http.access_log import record
 from lsv_api.http.context import Api, Exchange
-from lsv_api.http.failures import NotAllowed, error_response
+from lsv_api.http.failures import NotAllowed, describe_error, error_response
 from lsv_api.http.load_report import ASKED, HEADER, report_load
 
 _EXPOSED = "x-request-id, retry-after, " + ", ".join(
     f"x-ratelimit-{part}-{what}" for part in ("limit", "remaining", "reset") for what in ("requests", "tokens")
 )
-_METHODS = "GET, POST, OPTIONS"
+_METHODS = "GET, POST, DELETE, OPTIONS"
 _PREFLIGHT_SECONDS = "600"
 
 
@@ -41,13 +41,15 @@ class Gate:
                 return self._preflight(request)
             self._let_in(request, exchange)
         except LsvError as error:
-            denied = error_response(error, exchange.request_id)
+            denied = error_response(describe_error(error, exchange.request_id), exchange.errors)
             record(exchange, "denied", denied.status)
             return denied
         return None
 
     async def finish(self, request: Request, response: BaseHTTPResponse) -> HTTPResponse | None:
-        """Headers every answer carries."""
+        """Headers every answer carries. What a route of another plugin returns may be no answer at all."""
+        if not isinstance(response, BaseHTTPResponse):
+            return self._refuse(request, response)
         exchange = getattr(request.ctx, "exchange", None)
         if exchange is not None:
             response.headers["x-request-id"] = exchange.request_id
@@ -58,6 +60,11 @@ class Gate:
         if self._options.allowed_origins:
             self._allow_origin(request, response)
         return None
+
+    def _refuse(self, request: Request, response: object) -> HTTPResponse:
+        error = TypeError(f"its handler must return a response, got {type(response).__name__}")
+        path = "unknown route" if request.route is None else f"/{request.route.path}"
+        return error_response(describe_error(error, request.ctx.exchange.request_id, f"{request.method} {path}"))
 
     def _report_load(self, request: Request, response: BaseHTTPResponse) -> None:
         """Tell balancers that ask for it how loaded the engines are, with answers of the routes that use them."""
@@ -79,12 +86,11 @@ class Gate:
         admin = request.route is not None and getattr(request.route.ctx, "admin", False)
         if self._options.keyless and not (admin and self._options.admin_keys):
             return
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        account = self._api.quotas.accounts.find(given.strip().encode("utf-8", "surrogateescape"))
-        if account is None or scheme.lower() != "bearer":
+        account = self._api.quotas.accounts.find(_key(request))
+        if account is None:
             if self._is_open(request) and not admin:
                 return
-            raise Unauthorized("Missing or wrong API key; send it as 'Authorization: Bearer KEY'")
+            raise Unauthorized("Missing or wrong API key; send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'")
         exchange.belongs_to(account)
         if admin and not account.admin:
             raise NotAllowed(
@@ -127,3 +133,10 @@ class Gate:
         origin: str | None = request.headers.get("origin")
         allowed = self._options.allowed_origins
         return origin if origin and (origin in allowed or "*" in allowed) else None
+
+
+def _key(request: Request) -> bytes:
+    """The key of a request, empty if it has none. Anthropic's clients send it in a header of its own."""
+    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+    given = bearer if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+    return given.strip().encode("utf-8", "surrogateescape")

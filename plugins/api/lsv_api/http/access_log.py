@@ -43,4 +43,4 @@ def record(exchange: Exchange, route: str, status: int, *, probe: bool = False) 
 
 def _method(exchange: Exchange) -> str:
     method = exchange.request.method
-    return method if method in ("GET", "HEAD", "POST", "OPTIONS") else "OTHER"
+    return method if method in ("GET", "HEAD", "POST", "DELETE", "OPTIONS") else "OTHER"

@@ -17,6 +17,7 @@ from lsv_api.http.fields import check_options, check_unknown, field_names
 from lsv_api.http.payloads import extract_payloads, restore_payloads
 from lsv_api.http.shape import check_shape
 from lsv_api.limits import Limits
+from lsv_api.records.requests import Message
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
@@ -63,8 +64,8 @@ async def _discard(stream: Any) -> None:
 
 
 def brings_media(kind: type[msgspec.Struct]) -> bool:
-    """Whether bodies of ``kind`` may have media in them."""
-    return "messages" in field_names(kind)
+    """Whether bodies of ``kind`` may have media in them: conversations, and records with ``brings_media = True``."""
+    return "messages" in field_names(kind) or getattr(kind, "brings_media", False)
 
 
 def decode_body(data: bytes, kind: type[Body], limits: Limits = Limits()) -> Body:  # noqa: B008 - a frozen record
@@ -73,9 +74,14 @@ def decode_body(data: bytes, kind: type[Body], limits: Limits = Limits()) -> Bod
     if payloads:
         with suppress(BadRequest):  # parsing the whole body finds it again
             body = _decode(thin, kind, limits)
-            if restore_payloads(getattr(body, "messages", None) or (), payloads):
+            if restore_payloads(_messages(body), payloads):
                 return body
     return _decode(data, kind, limits)
+
+
+def _messages(body: msgspec.Struct) -> list[Message]:
+    """Messages that can be given their payloads; other contracts' are parsed with them."""
+    return [message for message in getattr(body, "messages", None) or () if isinstance(message, Message)]
 
 
 def _decode(data: bytes, kind: type[Body], limits: Limits) -> Body:

@@ -7,9 +7,9 @@ import re
 import secrets
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import msgspec
 from sanic import Request
@@ -23,7 +23,9 @@ from lsv.text.request_templates import RequestTemplates
 from lsv_api.accounts.account import ANYBODY, Account
 from lsv_api.accounts.buckets import Buckets
 from lsv_api.accounts.quotas import Quotas
+from lsv_api.contract import Contract, ErrorForm, Route
 from lsv_api.http.bodies import brings_media, decode_body, read_body
+from lsv_api.http.failures import Failure
 from lsv_api.http.forms import decode_form
 from lsv_api.options import ApiOptions
 from lsv_api.parsing import PLAIN, Parsing
@@ -108,11 +110,21 @@ class Api(msgspec.Struct, frozen=True):
     quotas: Quotas
     """Whose key is whose, and what its owner may use."""
 
+    settings: Mapping[str, Any]
+    """All settings of the server by their names, those of plugins among them."""
+
     parsing: Mapping[str, Parsing] = {}
     """How each model's answers are read."""
 
     pool: PreparingPool = msgspec.field(default_factory=PreparingPool)
     """Does long work beside the event loop."""
+
+    contracts: Sequence[Contract] = ()
+    """What is served."""
+
+    @property
+    def routes(self) -> Sequence[Route]:
+        return [route for contract in self.contracts for route in contract.routes]
 
     @property
     def takes_media(self) -> bool:
@@ -168,9 +180,15 @@ class Exchange:
         self.preparing = 0.0
         self.tokens = 0
         self.first_token: float | None = None
-        self.failure: BaseException | None = None
+        self.failure: Failure | None = None
         self.recorded = False
         self.metered = False
+
+    @property
+    def errors(self) -> ErrorForm | None:
+        """How the route writes errors; None: as OpenAI does."""
+        route = self.request.route
+        return None if route is None else getattr(route.ctx, "errors", None)
 
     async def body(self, kind: type[Body]) -> Body:
         """The body as a record, where it is JSON."""

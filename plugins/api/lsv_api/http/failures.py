@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from asyncio import CancelledError
+from collections.abc import Mapping
 
 import msgspec
 from sanic.exceptions import MethodNotAllowed, NotFound, SanicException
@@ -12,6 +13,7 @@ from sanic.response import HTTPResponse
 
 from lsv.errors import BadRequest, LsvError, Unavailable
 from lsv_api.accounts.quotas import RateLimited
+from lsv_api.contract import ErrorForm
 from lsv_api.records.responses import ErrorBody, ErrorResponse
 
 log = logging.getLogger("lsv.api")
@@ -57,14 +59,24 @@ class Draining(Unavailable):
     code = "draining"
 
 
-def encode_error(error: BaseException, request_id: str) -> tuple[int, bytes]:
-    """HTTP status and JSON body for an error; one that is our fault is logged and shown without details."""
-    status, body = _describe(error, request_id)
-    return status, msgspec.json.encode(ErrorResponse(body))
+class Failure(msgspec.Struct, frozen=True):
+    """An error as clients see it."""
+
+    status: int
+    """As OpenAI's API has it."""
+
+    body: ErrorBody
+    headers: Mapping[str, str] = {}
+
+    def write(self, form: ErrorForm | None = None) -> tuple[int, bytes]:
+        """Status and JSON body in the form of a contract."""
+        status, record = (self.status, ErrorResponse(self.body)) if form is None else form(self.status, self.body)
+        return status, msgspec.json.encode(record)
 
 
-def error_response(error: BaseException, request_id: str) -> HTTPResponse:
-    status, body = encode_error(error, request_id)
+def describe_error(error: BaseException, request_id: str, where: str = "") -> Failure:
+    """What clients see of an error; one that is our fault is logged, with ``where``, and shown without details."""
+    status, body = _describe(error, request_id, where)
     headers = {"retry-after": _RETRY_AFTER[status]} if status in _RETRY_AFTER else {}
     if isinstance(error, RateLimited):
         headers["retry-after"] = str(max(1, math.ceil(error.seconds)))
@@ -72,10 +84,15 @@ def error_response(error: BaseException, request_id: str) -> HTTPResponse:
         headers["www-authenticate"] = "Bearer"
     if isinstance(error, MethodNotAllowed):
         headers.update(error.headers)
-    return HTTPResponse(body, status=status, headers=headers, content_type="application/json")
+    return Failure(status, body, headers)
 
 
-def _describe(error: BaseException, request_id: str) -> tuple[int, ErrorBody]:
+def error_response(failure: Failure, form: ErrorForm | None = None) -> HTTPResponse:
+    status, body = failure.write(form)
+    return HTTPResponse(body, status=status, headers=dict(failure.headers), content_type="application/json")
+
+
+def _describe(error: BaseException, request_id: str, where: str) -> tuple[int, ErrorBody]:
     if isinstance(error, LsvError):
         return error.status, _body(error.status, error.message, error.code, error.param)
     if isinstance(error, NotFound):
@@ -86,7 +103,7 @@ def _describe(error: BaseException, request_id: str) -> tuple[int, ErrorBody]:
         return 503, _body(503, "The server stopped before the answer was complete", "cancelled")
     if isinstance(error, SanicException) and error.status_code in _TYPES:
         return error.status_code, _body(error.status_code, str(error), "invalid_request")
-    log.error("internal error req=%s", request_id, exc_info=error)
+    log.error("internal error%s req=%s", where and f" in {where}", request_id, exc_info=error)
     return 500, _body(500, f"Internal server error, see the server's log for request {request_id}", "internal_error")
 
 

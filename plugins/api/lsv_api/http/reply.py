@@ -10,7 +10,7 @@ from sanic.response import HTTPResponse
 
 from lsv.errors import BadRequest
 from lsv_api.http.context import Exchange, Served
-from lsv_api.http.sse import send_events
+from lsv_api.http.sse import EVENTS, StreamForm, send_events
 from lsv_api.options import ApiOptions
 from lsv_api.records.requests import GenerationRequest, StreamOptions
 
@@ -77,11 +77,13 @@ def json_response(record: Any, status: int = 200) -> HTTPResponse:
     return HTTPResponse(msgspec.json.encode(record), status=status, content_type="application/json")
 
 
-async def stream_response(exchange: Exchange, events: AsyncGenerator[bytes, None]) -> None:
+async def stream_response(exchange: Exchange, events: AsyncGenerator[bytes, None], form: StreamForm = EVENTS) -> None:
     """Send events as the answer to a request, and note an error that came too late for a status."""
     exchange.failure = await send_events(
         exchange.request,
         events,
+        form,
         request_id=exchange.request_id,
         heartbeat=exchange.api.options.heartbeat,
+        errors=exchange.errors,
     )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 from sanic import Request
 
-from lsv_api.http.failures import encode_error
+from lsv_api.contract import ErrorForm
+from lsv_api.http.failures import Failure, describe_error
 
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
@@ -48,45 +49,76 @@ class EventTemplate:
         return data
 
 
+def _as_data(body: bytes) -> bytes:
+    return b"data: " + body + b"\n\n"
+
+
+class StreamForm(msgspec.Struct, frozen=True, kw_only=True):
+    """How a contract writes streams."""
+
+    content_type: str = "text/event-stream"
+
+    ping: bytes | None = PING
+    """Keeps a silent stream open; None where nothing can be sent that clients pass over."""
+
+    end: bytes = DONE
+    """What comes last, after an error too."""
+
+    error: Callable[[bytes], bytes] = _as_data
+    """Writes an error's JSON as an event."""
+
+
+EVENTS = StreamForm()
+"""As OpenAI's API writes streams."""
+
+
 async def send_events(
-    request: Request, events: AsyncGenerator[bytes, None], *, request_id: str, heartbeat: float
-) -> BaseException | None:
+    request: Request,
+    events: AsyncGenerator[bytes, None],
+    form: StreamForm,
+    *,
+    request_id: str,
+    heartbeat: float,
+    errors: ErrorForm | None,
+) -> Failure | None:
     """Send events as they come, then the end mark; the answer is the error that ended the stream, if one did.
 
     The status line waits for the first event, at most ``heartbeat`` seconds: until then an error is raised
     and can still have its own status. Later errors are sent as an event. A client that leaves cancels this
     task, which closes ``events``.
     """
+    ping = form.ping or b""
     opening = asyncio.ensure_future(anext(events, b""))
     try:
-        await asyncio.wait({opening}, timeout=heartbeat)
-        first = opening.result() if opening.done() else PING
-        response = await request.respond(content_type="text/event-stream", headers=HEADERS)
-        await response.send(first or PING)
-        pings = asyncio.create_task(_ping(response, heartbeat))
+        await asyncio.wait({opening}, timeout=heartbeat if ping else None)
+        first = opening.result() if opening.done() else ping
+        response = await request.respond(content_type=form.content_type, headers=HEADERS)
+        await response.send(first or ping or form.end)
+        pings = asyncio.create_task(_ping(response, ping, heartbeat))
         try:
             if not opening.done():
                 await response.send(await opening)
             async for data in events:
                 await response.send(data)
             failure = None
-            end = DONE
+            end = form.end
         except Exception as error:
-            failure = error
-            end = b"data: " + encode_error(error, request_id)[1] + b"\n\n" + DONE
+            failure = describe_error(error, request_id)
+            end = form.error(failure.write(errors)[1]) + form.end
         finally:
             pings.cancel()
-        await response.send(end)
+        if end:
+            await response.send(end)
         return failure
     finally:
         await _close(opening, events)
 
 
-async def _ping(response: Any, heartbeat: float) -> None:
+async def _ping(response: Any, ping: bytes, heartbeat: float) -> None:
     """A comment now and then; cancelled at the end of the stream."""
-    while True:
+    while ping:
         await asyncio.sleep(heartbeat)
-        await response.send(PING)
+        await response.send(ping)
 
 
 async def _close(opening: asyncio.Future[bytes], events: AsyncGenerator[bytes, None]) -> None:

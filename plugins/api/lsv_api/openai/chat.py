@@ -9,24 +9,19 @@ from msgspec import UNSET, UnsetType
 from sanic.response import HTTPResponse
 
 from lsv.engine.answers import Answer, Answers
-from lsv.errors import BadRequest
 from lsv.request.outputs import Chunk, PositionLogprobs
-from lsv.request.params import SamplingParams
-from lsv.request.prompt import Prompt
 from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
 from lsv_api.http.context import Exchange, Served
 from lsv_api.http.reply import Envelope, check_stream, stream_response
 from lsv_api.http.sse import SLOTS, EventTemplate, event
-from lsv_api.openai.conversation import encode_chat, final_text, forbids_thinking, leaves_thinking_off
+from lsv_api.openai.asking import ask_chat
+from lsv_api.openai.conversation import final_text
 from lsv_api.openai.form_origin import FormOrigin
-from lsv_api.openai.generation import UsageCounter, collect, make_request, respond, run
+from lsv_api.openai.generation import UsageCounter, collect, respond, run
 from lsv_api.openai.handover import read_handover
 from lsv_api.openai.logprobs import LogprobWriter, prompt_logprobs
 from lsv_api.openai.reading import AnswerReader, AnswerReading
-from lsv_api.openai.sampling import sampling_params
-from lsv_api.openai.structured import form_origin
-from lsv_api.openai.tools import Tools, force_calls, read_tools
 from lsv_api.options import ApiOptions
 from lsv_api.records.requests import ChatRequest
 from lsv_api.records.responses import (
@@ -45,53 +40,14 @@ async def create_chat_completion(exchange: Exchange) -> HTTPResponse | None:
     served = exchange.served(body.model)
     check_stream(body, exchange.api.options)
     handover = read_handover(body, served)
-    tools = await exchange.prepare(exchange.size, read_tools, body, served, exchange.api.options)
-    prompt = await encode_chat(body, served, exchange, tools.shown)
-    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    reading = AnswerReading(body, served, tools, prompt.text or "")
-    sampling = sampling_params(body, served, max_tokens, _logprobs(body, served))
-    params, origin = force_calls(sampling, tools, form_origin(body))
-    params = reading.show_marks(params)
     envelope = Envelope.of("chatcmpl", served, exchange)
-    silent = await _is_silent(body, prompt, served, exchange, tools, reading, params)
-    thinking = reading.guide_thoughts(params, formed=silent or exchange.api.options.enable_in_reasoning)
-    request = make_request(body, [prompt], params, envelope.id, exchange, thinking, handover=handover)
-    request = served.admission.admit(request, field="messages", strict=True)
+    request, _, reading, origin = await ask_chat(body, served, exchange, envelope.id, handover)
     writer = ChatWriter(body, served, envelope, exchange.api.options, reading)
     if body.stream:
         await stream_response(exchange, writer.events(request, served, exchange, origin))
         return None
     (answers,), usage = await collect(request, served, exchange, origin, None if reading.is_plain else writer.read)
     return await respond(exchange, request, usage, handover, lambda: writer.whole(request, answers, usage))
-
-
-async def _is_silent(
-    body: ChatRequest,
-    prompt: Prompt,
-    served: Served,
-    exchange: Exchange,
-    tools: Tools,
-    reading: AnswerReading,
-    params: SamplingParams,
-) -> bool:
-    """Whether an answer with a form must not think first. A model whose usual first words the form forbids would take
-    to thoughts, though the request has turned them off, or has not turned them on.
-    """
-    begins = reading.may_begin_thoughts(params)
-    if begins == "never":
-        return False
-    if forbids_thinking(body, exchange.api.options):
-        return True
-    return begins == "by itself" and await leaves_thinking_off(body, prompt, served, exchange, tools.shown)
-
-
-def _logprobs(body: ChatRequest, served: Served) -> int | None:
-    """``logprobs`` switches them on, ``top_logprobs`` says how many candidates a position shows."""
-    if body.top_logprobs and not body.logprobs:
-        raise BadRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
-    if body.top_logprobs is not None and body.top_logprobs < -1:
-        raise BadRequest(f"top_logprobs must be at least -1, got {body.top_logprobs}", param="top_logprobs")
-    return served.admission.candidates_shown(body.top_logprobs or 0, "top_logprobs") if body.logprobs else None
 
 
 class ChatWriter:
@@ -223,13 +179,7 @@ class ChatWriter:
         )
 
     def _finish(self, number: int, finish: FinishReason | None, stop: int | str | None) -> str | None:
-        """How an answer ended: one that ended by itself with calls waits for their results, unless a stop string or
-        token cut the last call. OpenAI's own says so only where the model chose to call.
-        """
-        reader = self._readers.get(number)
-        calls = reader is not None and bool(reader.calls) and (stop is None or reader.ends_whole)
-        waits = calls and not self._reading.is_named
-        return "tool_calls" if waits and finish is FinishReason.STOP else finish
+        return self._reading.finish_of(self._readers.get(number), finish, stop)
 
     def _end(self, chunk: Chunk) -> ChatChunkChoice:
         """The choice of an answer's last event."""

@@ -11,6 +11,7 @@ import msgspec
 
 from lsv.request.outputs import Chunk
 from lsv.request.params import SamplingParams
+from lsv.request.request import FinishReason
 from lsv.request.thinking import Thinking
 from lsv.text.answer_parser import (
     AnswerForm,
@@ -99,6 +100,14 @@ class AnswerReading:
             self._formed = has_form
             return None
         return msgspec.structs.replace(found, budget=None if self._budget == -1 else self._budget)
+
+    def finish_of(self, reader: AnswerReader | None, finish: FinishReason | None, stop: int | str | None) -> str | None:
+        """How an answer ended: one that ended by itself with calls waits for their results, unless a stop string or
+        token cut the last call. OpenAI's own says so only where the model chose to call.
+        """
+        calls = reader is not None and bool(reader.calls) and (stop is None or reader.ends_whole)
+        waits = calls and not self.is_named
+        return "tool_calls" if waits and finish is FinishReason.STOP else finish
 
     def begin(self) -> AnswerReader:
         """A reader for one answer."""

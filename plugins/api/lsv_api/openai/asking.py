@@ -1,0 +1,106 @@
+"""From a conversation to what the engine is asked: the part that all contracts for conversations share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from lsv.errors import BadRequest
+from lsv.request.params import SamplingParams
+from lsv.request.prompt import Prompt
+from lsv.request.spec import RequestSpec
+from lsv_api.http.context import Exchange, Served
+from lsv_api.openai.conversation import encode_chat, forbids_thinking, leaves_thinking_off
+from lsv_api.openai.form_origin import FormOrigin
+from lsv_api.openai.generation import make_request
+from lsv_api.openai.handover import Handover
+from lsv_api.openai.reading import AnswerReading
+from lsv_api.openai.sampling import sampling_params
+from lsv_api.openai.structured import form_origin
+from lsv_api.openai.tools import Tools, force_calls, read_tools
+from lsv_api.records.requests import ChatRequest
+
+_HEAD = re.compile(r"\w+")
+
+
+class Asked(NamedTuple):
+    """A conversation that the engine is to answer."""
+
+    request: RequestSpec
+    served: Served
+    reading: AnswerReading
+    """How its answers are read."""
+    origin: FormOrigin
+    """Where the form of its answers comes from."""
+
+
+async def ask_chat(
+    body: ChatRequest,
+    served: Served,
+    exchange: Exchange,
+    id: str,
+    handover: Handover = Handover(),  # noqa: B008 - a tuple
+) -> Asked:
+    """Check a conversation, render, tokenise and admit it; ``id`` names it in the engine's logs.
+
+    Raises ``BadRequest`` and its kinds, with the fields of ``ChatRequest`` as ``param``.
+    """
+    tools = await exchange.prepare(exchange.size, read_tools, body, served, exchange.api.options)
+    prompt = await encode_chat(body, served, exchange, tools.shown)
+    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    reading = AnswerReading(body, served, tools, prompt.text or "")
+    sampling = sampling_params(body, served, max_tokens, _logprobs(body, served))
+    params, origin = force_calls(sampling, tools, form_origin(body))
+    params = reading.show_marks(params)
+    silent = await _is_silent(body, prompt, served, exchange, tools, reading, params)
+    thinking = reading.guide_thoughts(params, formed=silent or exchange.api.options.enable_in_reasoning)
+    request = make_request(body, [prompt], params, id, exchange, thinking, handover=handover)
+    return Asked(served.admission.admit(request, field="messages", strict=True), served, reading, origin)
+
+
+@contextmanager
+def naming_fields(names: Mapping[str, str]) -> Iterator[None]:
+    """Errors that are raised inside name a contract's own fields: ``names`` has them by those of ``ChatRequest``."""
+    try:
+        yield
+    except BadRequest as error:
+        found = _HEAD.match(error.param or "")
+        if found is None or found[0] not in names:
+            raise
+        own = names[found[0]]
+        error.param = own + (error.param or "")[found.end() :]
+        if error.message.startswith(found[0]):
+            error.message = own + error.message[found.end() :]
+            error.args = (error.message,)
+        raise
+
+
+async def _is_silent(
+    body: ChatRequest,
+    prompt: Prompt,
+    served: Served,
+    exchange: Exchange,
+    tools: Tools,
+    reading: AnswerReading,
+    params: SamplingParams,
+) -> bool:
+    """Whether an answer with a form must not think first. A model whose usual first words the form forbids would take
+    to thoughts, though the request has turned them off, or has not turned them on.
+    """
+    begins = reading.may_begin_thoughts(params)
+    if begins == "never":
+        return False
+    if forbids_thinking(body, exchange.api.options):
+        return True
+    return begins == "by itself" and await leaves_thinking_off(body, prompt, served, exchange, tools.shown)
+
+
+def _logprobs(body: ChatRequest, served: Served) -> int | None:
+    """``logprobs`` switches them on, ``top_logprobs`` says how many candidates a position shows."""
+    if body.top_logprobs and not body.logprobs:
+        raise BadRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
+    if body.top_logprobs is not None and body.top_logprobs < -1:
+        raise BadRequest(f"top_logprobs must be at least -1, got {body.top_logprobs}", param="top_logprobs")
+    return served.admission.candidates_shown(body.top_logprobs or 0, "top_logprobs") if body.logprobs else None
