@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -47,8 +47,10 @@ def create_app(
 ) -> Sanic[Any, Any]:
     """An application that serves the service's models, and does not listen yet.
 
-    ``app.ctx.api`` holds its parts; contracts get all ``settings``. Raises ``ConfigError`` for a file of accounts that
-    is wrong and for parsers that no plugin offers, ``PluginError`` for contracts that can't be served.
+    ``app.ctx.api`` holds its parts, ``app.ctx.contracts`` what it serves. Contracts get all ``settings``.
+
+    Raises ``ConfigError`` for a file of accounts that is wrong and for parsers that no plugin offers, and
+    ``PluginError`` for contracts that can't be served.
     """
     app = Sanic(f"lsv-{secrets.token_hex(8)}", env_prefix="", configure_logging=False, strict_slashes=True)
     app.config.update(_config(options))
@@ -62,11 +64,9 @@ def create_app(
     }
     quotas = Quotas(read_accounts(options.api_keys, options.accounts, options.admin_keys), shared and shared.buckets)
     declared = load_contracts(settings, service.find(None).config.plugins)
-    api = Api(
-        service, options, Traffic(), metrics, int(time.time()), templates, quotas, settings, parsing=parsing,
-        contracts=tuple(one.contract for one in declared),
-    )  # fmt: skip
+    api = Api(service, options, Traffic(), metrics, int(time.time()), templates, quotas, settings, parsing)
     app.ctx.api = api
+    app.ctx.contracts = tuple(one.contract for one in declared)
     gate = Gate(api)
     app.register_middleware(gate.admit, "request")
     app.register_middleware(gate.finish, "response")
@@ -75,7 +75,7 @@ def create_app(
     for one in declared:
         for route in one.contract.routes:
             _serve(app, route, options, str(one))
-    for route in _self_description(api):
+    for route in _self_description(api, [route for one in declared for route in one.contract.routes]):
         _serve(app, route, options)
     return app
 
@@ -179,14 +179,14 @@ async def answer_error(request: Request, error: BaseException) -> HTTPResponse:
     return response
 
 
-def _self_description(api: Api) -> tuple[Route, ...]:
+def _self_description(api: Api, routes: Sequence[Route]) -> tuple[Route, ...]:
     """``/`` and ``/openapi.json``, which tell about all routes."""
     options = api.options
 
     @cache
     def document() -> bytes:
         transcribes = any(client.media and client.media.transcriber for client in api.service.clients.values())
-        described = [route for route in (*api.routes, *own) if transcribes or not route.transcribes]
+        described = [route for route in (*routes, *own) if transcribes or not route.transcribes]
         return msgspec.json.encode(
             describe_api(described, version=__version__, root_path=options.root_path, open_routes=options.open_routes)
         )
@@ -195,7 +195,7 @@ def _self_description(api: Api) -> tuple[Route, ...]:
         return HTTPResponse(document(), content_type="application/json")
 
     async def show_index(exchange: Exchange) -> HTTPResponse:
-        paths = [f"{route.method} {route.path}" for route in api.routes]
+        paths = [f"{route.method} {route.path}" for route in routes]
         names = list(api.service.names)
         return json_response(Index(name="lsv", version=__version__, models=names, routes=paths))
 

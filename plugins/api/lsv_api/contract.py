@@ -16,13 +16,10 @@ if TYPE_CHECKING:
     from sanic.response import HTTPResponse
 
     from lsv_api.http.context import Api, Exchange
-    from lsv_api.records.responses import ErrorBody
+    from lsv_api.http.failures import ErrorForm
 
 Handler = Callable[["Exchange"], Awaitable["msgspec.Struct | HTTPResponse | None"]]
 """Answers a request: with a record, which is sent as JSON, with a response, or with None once it has streamed one."""
-
-ErrorForm = Callable[[int, "ErrorBody"], tuple[int, Any]]
-"""Writes an error as a contract does: from a status and OpenAI's body, the contract's status and its record."""
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):

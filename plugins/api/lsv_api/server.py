@@ -6,7 +6,7 @@ import asyncio
 import signal
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from lsv import plugins
 from lsv.engine.client import Client, Service
 from lsv.processes.output import print_line
 from lsv_api.app import create_app
+from lsv_api.contract import Contract
 from lsv_api.http.context import Api, Shared
 from lsv_api.http.failures import log
 from lsv_api.http.protocol import Protocol, most_connections
@@ -82,7 +83,7 @@ class Server:
         """Listen until stopped."""
         tls = tls_context(self._options)
         with listening(self._options) if self._listener is None else closing(self._listener) as sock:
-            async with running(self._api):
+            async with running(self._app.ctx.contracts, self._api):
                 await self._serve(sock, tls)
 
     async def _serve(self, sock: socket.socket, tls: ssl.SSLContext | None) -> None:
@@ -148,10 +149,10 @@ class Server:
 
 
 @asynccontextmanager
-async def running(api: Api) -> AsyncIterator[None]:
+async def running(contracts: Iterable[Contract], api: Api) -> AsyncIterator[None]:
     """With what the contracts need while the server runs."""
     async with AsyncExitStack() as stack:
-        for contract in api.contracts:
+        for contract in contracts:
             if contract.run is not None:
                 await stack.enter_async_context(contract.run(api))
         yield

@@ -7,7 +7,7 @@ import re
 import secrets
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -23,9 +23,8 @@ from lsv.text.request_templates import RequestTemplates
 from lsv_api.accounts.account import ANYBODY, Account
 from lsv_api.accounts.buckets import Buckets
 from lsv_api.accounts.quotas import Quotas
-from lsv_api.contract import Contract, ErrorForm, Route
 from lsv_api.http.bodies import brings_media, decode_body, read_body
-from lsv_api.http.failures import Failure
+from lsv_api.http.failures import ErrorForm, Failure
 from lsv_api.http.forms import decode_form
 from lsv_api.options import ApiOptions
 from lsv_api.parsing import PLAIN, Parsing
@@ -118,13 +117,6 @@ class Api(msgspec.Struct, frozen=True):
 
     pool: PreparingPool = msgspec.field(default_factory=PreparingPool)
     """Does long work beside the event loop."""
-
-    contracts: Sequence[Contract] = ()
-    """What is served."""
-
-    @property
-    def routes(self) -> Sequence[Route]:
-        return [route for contract in self.contracts for route in contract.routes]
 
     @property
     def takes_media(self) -> bool:

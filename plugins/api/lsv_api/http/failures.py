@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 from asyncio import CancelledError
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 from sanic.exceptions import MethodNotAllowed, NotFound, SanicException
@@ -13,7 +14,6 @@ from sanic.response import HTTPResponse
 
 from lsv.errors import BadRequest, LsvError, Unavailable
 from lsv_api.accounts.quotas import RateLimited
-from lsv_api.contract import ErrorForm
 from lsv_api.records.responses import ErrorBody, ErrorResponse
 
 log = logging.getLogger("lsv.api")
@@ -57,6 +57,10 @@ class Draining(Unavailable):
     """The server is stopping and takes no new requests."""
 
     code = "draining"
+
+
+ErrorForm = Callable[[int, ErrorBody], tuple[int, Any]]
+"""Writes an error as a contract does: from a status and OpenAI's body, the contract's status and its record."""
 
 
 class Failure(msgspec.Struct, frozen=True):

@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 from sanic import Request
 
-from lsv_api.contract import ErrorForm
-from lsv_api.http.failures import Failure, describe_error
+from lsv_api.http.failures import ErrorForm, Failure, describe_error
 
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
