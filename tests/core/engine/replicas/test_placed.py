@@ -105,9 +105,8 @@ async def test_a_lost_place_is_given_up_where_nothing_is_started_again() -> None
     async with serving(placed_config(), restarts=0) as client:
         await client.ready()
         os.kill(min(children_of(placement())), signal.SIGKILL)
-        await until(lambda: states(client) == {"ready", "dead"})
+        await until(lambda: states(client) == {"ready", "dead"} and "is gone" in (client.status.error or ""))
         assert client.status.state == "ready"
-        assert "is gone" in (client.status.error or "")
         assert len(await answer(client, SHORT)) == 8
 
 
@@ -117,8 +116,9 @@ async def test_all_are_placed_anew_when_the_placing_process_is_lost() -> None:
         await client.ready()
         before = placement()
         os.kill(before, signal.SIGKILL)
-        await until(lambda: client.status.state == "loading")
-        assert "the process that places replicas by fake was killed by signal 9" in (client.status.error or "")
+        why = "the process that places replicas by fake was killed by signal 9"
+        # its places may be seen to go before it is
+        await until(lambda: client.status.state == "loading" and why in (client.status.error or ""))
         await until(lambda: states(client) == {"ready"})
         assert placement() != before
         assert len(await answer(client, SHORT)) == 8
