@@ -92,6 +92,8 @@ class KernelOffer(msgspec.Struct, frozen=True):
     """Looks at the whole configuration: None, or why the kernel is not bound for it at all."""
     adapters: bool = False
     """Of a kernel for several layers: whether it leaves steps with adapters to the layers themselves."""
+    looks_up: bool = False
+    """Of a kernel for a linear layer: whether it is a ``lsv.ops.TableKernel``, which ``looked_up`` layers need."""
 
 
 class QuantizerOffer(msgspec.Struct, frozen=True):
@@ -203,8 +205,7 @@ class LogitsProcessorOffer(msgspec.Struct, frozen=True):
     """``"constraints"`` go first of all: before allowed ids, bad words, bias and penalties. ``"processors"`` see the
     logits that these leave, before temperature, top-k, top-p and min-p."""
     arguments: str | None = None
-    """Names the msgspec type that a request's arguments are read as, in the client and in the worker, so it is light;
-    None takes what msgspec can send, unchecked."""
+    """Names the msgspec type of a request's arguments. Clients import it, so it is light. None takes any, unchecked."""
 
 
 class AnswerParserOffer(msgspec.Struct, frozen=True):
@@ -244,7 +245,6 @@ class ToolParserOffer(AnswerParserOffer, frozen=True):
 
     form: CallForm | None = None
     """What grammars must know of it; None where no schema can be kept to while the model decides whether it calls."""
-
     short_ids: bool = False
     """Whether chat templates want ids of calls to be nine letters and digits."""
 

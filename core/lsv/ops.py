@@ -19,7 +19,10 @@ from lsv.offers import KernelOffer, OpSpec
 
 ADAPTERS = "lora.add"
 """The op of the slots for adapters."""
+LOOKED_UP = "looked_up"
+"""The flag of a linear layer in whose weights embeddings are looked up, too."""
 _WITHOUT_ADAPTERS = "computes several layers at once, without their adapters"
+_WITHOUT_ROWS = "does not look up the embeddings that the layer's weights are, too"
 
 
 class Kernel:
@@ -79,6 +82,14 @@ class GatedKernel(Kernel):
 
     def ungated(self, x: torch.Tensor) -> torch.Tensor:
         """The layer's results before that: x [..., inputs] -> [..., outputs]."""
+        raise NotImplementedError
+
+
+class TableKernel(Kernel):
+    """A kernel of a linear layer that also looks up rows of the weights, for embeddings. Its offer ``looks_up``."""
+
+    def look_up(self, ids: torch.Tensor) -> torch.Tensor:
+        """The weights of some outputs in the layer's dtype, ids int64 [T] -> [T, inputs]: those of the reference."""
         raise NotImplementedError
 
 
@@ -209,7 +220,7 @@ class _Binding:
             spec = msgspec.structs.replace(spec, adapters=True)
         refusals: list[str] = []
         for offer in self._table.get(spec.op, ()):
-            refusal = _WITHOUT_ADAPTERS if spec.adapters and not offer.adapters else offer.supports(spec)
+            refusal = _find_refusal(offer, spec)
             if refusal is None:
                 kernel = self._load(offer)(module, spec)
                 module.use(kernel)
@@ -220,6 +231,15 @@ class _Binding:
         why = "; ".join(refusals) or "no kernel offered"
         self.lines[BoundOp(spec.op, "reference", 0, why, module.row_invariant)] += 1
         return False
+
+
+def _find_refusal(offer: KernelOffer, spec: OpSpec) -> str | None:
+    """None, or why an offered kernel can't serve a module."""
+    if spec.adapters and not offer.adapters:
+        return _WITHOUT_ADAPTERS
+    if LOOKED_UP in spec.flags and not offer.looks_up:
+        return _WITHOUT_ROWS
+    return offer.supports(spec)
 
 
 def _find_adapters(model: nn.Module) -> dict[int, list[Bindable]]:

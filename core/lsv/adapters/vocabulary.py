@@ -87,8 +87,7 @@ class EmbedSlots(VocabularySlots):
     """Those of an embedding. Every rank holds all of them."""
 
     def __init__(self, embed: Embed, count: int, dtype: torch.dtype) -> None:
-        size = embed.weight.shape[1]
-        super().__init__(embed.name, embed.vocab_size, size, count, (dtype, embed.weight.dtype))
+        super().__init__(embed.name, embed.vocab_size, embed.size, count, (dtype, embed.dtype))
 
     def check(self, pair: Pair) -> None:
         if len(pair.a) and not pair.embeds:
@@ -166,10 +165,6 @@ class AdaptedEmbed(nn.Module):
     def __init__(self, embed: Embed, slots: EmbedSlots) -> None:
         super().__init__()
         self.embed, self.slots = embed, slots
-
-    @property
-    def weight(self) -> nn.Parameter:
-        return self.embed.weight
 
     def forward(self, ids: torch.Tensor, step: Step) -> torch.Tensor:
         x: torch.Tensor = self.embed(ids, step)

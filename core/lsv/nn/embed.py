@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar, Protocol
 
 import torch
@@ -13,7 +14,7 @@ from lsv.nn.step import Step
 from lsv.offers import OpSpec
 from lsv.ops import Bindable, dtype_name
 from lsv.weights.place import Part, Piece, Weights
-from lsv.weights.quantizer import WEIGHT, Linear, LinearLayer, PlainLinear
+from lsv.weights.quantizer import WEIGHT, Linear, LinearLayer, PlainLinear, TableQuantizer
 
 
 class HeadAdapters(Protocol):
@@ -25,32 +26,66 @@ class HeadAdapters(Protocol):
 
 
 class Embed(Bindable):
-    """ids int64 [T] -> [T, size]. All ranks hold equally many rows; the last ranks pad theirs with zeros."""
+    """ids int64 [T] -> [T, size]. All ranks hold equally many rows; the last ranks pad theirs with zeros.
+
+    The rows are a plain ``weight`` or those of ``table``, a linear layer that may also be the head.
+    """
 
     op: ClassVar[str] = "embed"
     row_invariant: ClassVar[bool] = True
+    weight: nn.Parameter | None
+    """None where checkpoints hold the table in a weight format."""
+    table: Linear | None
+    """The linear layer with the same rows, if there is one. It shares a plain weight, and holds any other alone."""
 
     def __init__(self, w: Weights, vocab_size: int, size: int) -> None:
         super().__init__()
-        start, stop, width = w.shard.split_padded(vocab_size)
-        self.name = w.name
-        self.vocab_size, self.start, self.communicator = vocab_size, start, w.communicator
-        self.weight: nn.Parameter = _vocabulary(w, vocab_size, size, (start, stop, width))
-        self.head: PlainLinear | None = None
-        """The plain linear layer that shares the weight, if there is one."""
+        share = w.shard.split_padded(vocab_size)
+        self.name, self.dtype, self.communicator = w.name, w.dtype, w.communicator
+        self.vocab_size, self.size, self.start, self.width = vocab_size, size, share[0], share[2]
+        self.table = _take_table(w, vocab_size, size, share)
+        self.weight = _vocabulary(w, vocab_size, size, share) if self.table is None else None
+
+    def share(self, head: Linear) -> None:
+        """Have a tied head's layer, which was made of the plain weight, hold the rows: for both of them, if it can."""
+        plain = isinstance(head, PlainLinear)
+        if plain or head.serves_tokens:
+            self.table, head.looked_up = head, not plain
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether all its rows are in the table, and none in a plain weight."""
+        return self.table is not None and self.table.looked_up
 
     def spec(self) -> OpSpec:
-        rows, size = self.weight.shape
-        facts = {"cut": self.communicator is not None, "tied": self.head is not None}
+        facts = {"cut": self.communicator is not None, "tied": self.table is not None}
         flags = frozenset(name for name, holds in facts.items() if holds)
-        return OpSpec(self.op, dtype_name(self.weight.dtype), shape={"rows": rows, "size": size}, flags=flags)
+        format = "plain" if self.table is None else self.table.format
+        return OpSpec(self.op, dtype_name(self.dtype), format, {"rows": self.width, "size": self.size}, flags)
+
+    def filled(self) -> None:
+        """The table has been filled before, as it is below this module."""
+        if self.looks_up and self.weight is not None:
+            self.release("weight")
 
     def reference(self, ids: torch.Tensor, step: Step) -> torch.Tensor:
+        return self.over_ranks(self.look_up, ids)
+
+    def look_up(self, ids: torch.Tensor) -> torch.Tensor:
+        """This rank's rows: ids int64 [T] of rows, counted from its first -> [T, size]."""
+        if self.looks_up:
+            assert self.table is not None
+            return self.table.look_up(ids)
+        assert self.weight is not None
+        return functional.embedding(ids, self.weight)
+
+    def over_ranks(self, look_up: Callable[[torch.Tensor], torch.Tensor], ids: torch.Tensor) -> torch.Tensor:
+        """The embeddings of ids, each from the rank that has it, by ``look_up`` of this rank's rows."""
         if self.communicator is None:
-            return functional.embedding(ids, self.weight)
+            return look_up(ids)
         local = ids - self.start
-        foreign = (local < 0) | (local >= self.weight.shape[0])
-        x = functional.embedding(local.masked_fill(foreign, 0), self.weight)
+        foreign = (local < 0) | (local >= self.width)
+        x = look_up(local.masked_fill(foreign, 0))
         return self.communicator.all_reduce(x.masked_fill(foreign[:, None], 0.0))
 
 
@@ -77,8 +112,9 @@ class Head(nn.Module):
     """[R, size] -> logits [R, vocab_size] on every rank. ``tied`` shares the embedding's weight, unless the checkpoint
     has another for the head.
 
-    A weight format that quantises plain weights makes a tied head from the embedding's, which stays as it is; other
-    formats leave a tied head plain.
+    A weight format that quantises plain weights makes a tied head from the embedding's, which then looks its rows up in
+    the head, if that has at least 8 bits, and keeps its own otherwise. Formats of checkpoints leave a tied head plain,
+    unless they hold the embedding in the format, too.
     """
 
     lender: Embed | None = None
@@ -90,13 +126,13 @@ class Head(nn.Module):
         self.adapters: HeadAdapters | None = None
         tied = tied if tied is not None and w.tie(tied.name) else None
         self.rows = start, stop, width = w.shard.split_padded(vocab_size)
-        if tied is None and vocab_size % w.shard.size == 0:
+        if tied is not None:
+            self.linear = _tie(w, tied)
+        elif vocab_size % w.shard.size == 0:
             self.linear = self.make_linear(w, Part(w.name.rpartition(".")[2], vocab_size, start, stop), size)
         else:
-            weight = tied.weight if tied else _vocabulary(w, vocab_size, size, (start, stop, width))
+            weight = _vocabulary(w, vocab_size, size, (start, stop, width))
             self.linear = _of_plain_weight(w, LinearLayer(w.name, "head", size, (width,), False, w.dtype), weight)
-            if tied is not None and isinstance(self.linear, PlainLinear):
-                tied.head = self.linear
 
     def make_linear(self, w: Weights, part: Part, size: int) -> Linear:
         """The layer of a head that has a weight of its own."""
@@ -117,7 +153,7 @@ class ScaledEmbed(nn.Module):
     def __init__(self, embed: Embed, factor: float) -> None:
         super().__init__()
         self.embed = embed
-        self.factor = torch.tensor(factor, dtype=embed.weight.dtype).item()
+        self.factor = torch.tensor(factor, dtype=embed.dtype).item()
 
     def forward(self, ids: torch.Tensor, step: Step) -> torch.Tensor:
         return self.embed(ids, step) * self.factor  # type: ignore[no-any-return]
@@ -135,6 +171,35 @@ class ScaledHead(nn.Module):
         if self.divisor != 1.0:
             logits = logits / self.divisor
         return logits if self.cap is None else torch.tanh(logits / self.cap) * self.cap
+
+
+def _tie(w: Weights, tied: Embed) -> Linear:
+    """The layer of a head over the rows of an embedding."""
+    if tied.weight is None:
+        assert tied.table is not None
+        return tied.table
+    layer = LinearLayer(w.name, "head", tied.size, (tied.width,), False, w.dtype, looked_up=True)
+    linear = _of_plain_weight(w, layer, tied.weight)
+    tied.share(linear)
+    return linear
+
+
+def _take_table(w: Weights, vocab_size: int, size: int, share: tuple[int, int, int]) -> Linear | None:
+    """Rows ``[start, stop)`` of embeddings in the model's format, if checkpoints hold those in it; else None."""
+    start, stop, width = share
+    quantizer = w.declaration.quantizer
+    layer = LinearLayer(w.name, "head", size, (width,), False, w.dtype, looked_up=True)
+    format = quantizer.table(layer) if isinstance(quantizer, TableQuantizer) else None
+    if format is None:
+        return None
+    place, _, name = w.name.rpartition(".")
+    above, part = Weights(w.declaration, place), Part(name, vocab_size, start, stop)
+    stored = format.stored(layer)
+    tensors = {one.suffix: above.take_stored(one, [part], size, (0, size), width) for one in stored}
+    table = format.build(layer, tensors)
+    table.looked_up = True
+    w.declaration.unread.append((w / "weight").name)
+    return table
 
 
 def _of_plain_weight(w: Weights, layer: LinearLayer, weight: nn.Parameter) -> Linear:

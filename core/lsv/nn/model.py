@@ -11,6 +11,7 @@ from torch import nn
 from lsv.attention import AttentionLayer
 from lsv.attention.states import StateLayer
 from lsv.nn.attention import Attention, CrossAttention
+from lsv.nn.embed import Embed
 from lsv.nn.latent import LatentAttention
 from lsv.nn.recurrent.states import StateCache
 from lsv.nn.step import Embeddings, Step, Taps, TokenAdapters
@@ -260,5 +261,7 @@ def write_item(model: Model, item: torch.Tensor, step: Step) -> None:
 
 def handed_on(model: Model) -> int:
     """The numbers a token that a model's layers hand on: as many as the norm behind them takes."""
-    found: torch.Tensor = next(model.norm.parameters(), next(model.parameters()))
-    return found.shape[-1]
+    weight = next(model.norm.parameters(), None)
+    if weight is not None:
+        return weight.shape[-1]
+    return next(module.size for module in model.modules() if isinstance(module, Embed))

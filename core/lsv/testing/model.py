@@ -78,7 +78,7 @@ class Sequences:
     ) -> None:
         self.declared, self.block_size = declared, block_size
         self.backend = backend or DenseAttention()
-        dtype = kv_dtype or next(declared.model.parameters()).dtype
+        dtype = kv_dtype or declared.sampling.choose.dtype
         device: Any = None
         self.cache = self.backend.allocate(
             CacheSpec(declared.groups, declared.layers, pages, block_size, dtype, declared.states), device

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
+import msgspec
 import torch
 from torch import nn
 from torch.nn import functional
@@ -97,7 +98,8 @@ class CodedLinear(Linear):
         spec = super().spec()
         marks = {mark for mark in ("offsets", "ordered") if getattr(self.codebook, mark)}
         shape = {**spec.shape, "bits": self.codebook.bits, "group": self.codebook.group}
-        return OpSpec(spec.op, spec.dtype, spec.format, shape, spec.flags | marks | self.marks | {self.codebook.kind})
+        flags = spec.flags | marks | self.marks | {self.codebook.kind}
+        return msgspec.structs.replace(spec, shape=shape, flags=flags)
 
     def hold(
         self,
@@ -113,22 +115,31 @@ class CodedLinear(Linear):
             if tensor is not None:
                 self.keep(name, tensor.contiguous())
 
-    def weight(self, rows: slice = slice(None)) -> torch.Tensor:
+    def weight(self, rows: slice | torch.Tensor = slice(None)) -> torch.Tensor:
         """Decoded weights of some outputs, float32 [outputs, inputs], inputs in their own order."""
-        codes, inputs = self.codes[rows], self.layer.inputs
+        codes = self.codes[rows]
         if self.codebook.bits == 4:
-            codes = from_nibbles(codes)[..., :inputs]
+            codes = from_nibbles(codes)[..., : self.layer.inputs]
+        return self.decode_codes(codes, self.scales[rows], None if self.offsets is None else self.offsets[rows])
+
+    def decode_codes(self, codes: torch.Tensor, scales: torch.Tensor, offsets: torch.Tensor | None) -> torch.Tensor:
+        """Weights of some outputs: codes uint8 [outputs, inputs], one a byte, the others float32 [outputs, groups]."""
+        inputs = self.layer.inputs
         groups, group = self.codebook.groups(inputs), self.codebook.group or inputs
         values = functional.pad(self.table[codes.int()], (0, groups * group - inputs))
-        values = values.reshape(-1, groups, group) * self.scales[rows, :, None]
-        if self.offsets is not None:
-            values += self.offsets[rows, :, None]
+        values = values.reshape(-1, groups, group) * scales[..., None]
+        if offsets is not None:
+            values += offsets[..., None]
         values = values.flatten(-2)[..., :inputs]
         if self.order is None:
             return values
         return torch.empty_like(values).index_copy_(-1, self.order.long(), values)
 
-    def dequantise(self, rows: slice = slice(None)) -> torch.Tensor | None:
+    @property
+    def serves_tokens(self) -> bool:
+        return self.codebook.bits == 8
+
+    def dequantise(self, rows: slice | torch.Tensor = slice(None)) -> torch.Tensor | None:
         return self.weight(rows)
 
     def reference(self, x: torch.Tensor) -> torch.Tensor:

@@ -158,6 +158,8 @@ class Declaration:
     slots: list[TensorSlot] = field(default_factory=list)
     ties: list[Tie] = field(default_factory=list)
     """The heads that share the embedding's weight."""
+    unread: list[str] = field(default_factory=list)
+    """Tensors that checkpoints hold in another form as well, which is read instead."""
 
 
 class Weights:
@@ -288,9 +290,17 @@ class Weights:
         return self.declaration.quantizer.build(layer, tensors)
 
     def take_stored(
-        self, tensor: StoredTensor, parts: Sequence[Part], inputs: int, reads: tuple[int, int]
+        self,
+        tensor: StoredTensor,
+        parts: Sequence[Part],
+        inputs: int,
+        reads: tuple[int, int],
+        held: int | None = None,
     ) -> nn.Parameter:
-        """One stored tensor of a linear layer, its parts sharded and fused: the same for every format."""
+        """One stored tensor of a linear layer, its parts sharded and fused: the same for every format.
+
+        ``held`` outputs of the only part make zeros of those that it lacks.
+        """
         across = self.transposes and tensor.suffix == WEIGHT.suffix
         elsewhere = tensor is BIAS and reads[0] > 0
         if across and tensor != WEIGHT:
@@ -299,7 +309,7 @@ class Weights:
             )
         pieces: list[Piece] = []
         shape: list[int] = []
-        offset = 0
+        offset = rest = 0
         for number, part in enumerate(parts):
             name = f"{(self / part.name).name}.{tensor.suffix}"
             index = number if tensor.output_axis is None and len(parts) > 1 else None
@@ -319,10 +329,11 @@ class Weights:
                         Piece(name, full[::step], region[::step], tuple(target[::step]), index, transposed=across)
                     )
         if tensor.output_axis is not None:
-            shape[tensor.output_axis] = offset
+            rest = 0 if held is None else held - parts[0].width
+            shape[tensor.output_axis] = offset + rest
         elif len(parts) > 1:
             shape = [len(parts), *shape]
-        padded = elsewhere or (any(not part.biased for part in parts) and tensor is BIAS)
+        padded = elsewhere or rest > 0 or (any(not part.biased for part in parts) and tensor is BIAS)
         return self.declare(
             shape, pieces, dtype=tensor.dtype, padded=padded, optional=tensor.optional, uniform=tensor.uniform
         )

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Literal, Protocol, TypeVar
+from typing import ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import nn
@@ -18,7 +18,7 @@ from torch import nn
 from lsv import products
 from lsv.errors import CheckpointError
 from lsv.offers import OpSpec
-from lsv.ops import Bindable, GatedKernel, dtype_name
+from lsv.ops import LOOKED_UP, Bindable, GatedKernel, TableKernel, dtype_name
 from lsv.untrusted.patterns import Pattern, Patterns
 from lsv.weights.naming import Prefixes, spellings
 
@@ -26,6 +26,8 @@ Role = Literal["column", "row", "head"]
 T = TypeVar("T")
 _CHUNK = 1 << 18
 """Weights measured at a time."""
+_LOOKED_UP = 1 << 22
+"""Weights decoded at a time to look rows up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class LinearLayer:
     """Of each fused part, the runs [start, stop) of its outputs as stored that are on this rank."""
     stored: tuple[tuple[int, int], ...] = ()
     """Of each fused part, how many outputs and inputs are stored."""
+    looked_up: bool = False
+    """Whether its rows are embeddings, too, as those of a tied head are. A format may then choose a finer form."""
 
     @property
     def width(self) -> int:
@@ -114,6 +118,8 @@ class Linear(Bindable):
     """Whether ``filled`` does nothing but replace the plain weight by the format's own tensors, and looks at no values
     on the way: memory is then planned for what a copy on meta holds after it.
     """
+    looked_up: bool = False
+    """Whether an embedding looks its rows up in the layer's weights, and has no others."""
     measured: bool = False
     """Whether the sum of each output's squared weights is kept as the buffer ``squares``, float32 [outputs]."""
 
@@ -121,12 +127,29 @@ class Linear(Bindable):
         super().__init__()
         self.layer = layer
 
-    def dequantise(self, rows: slice = slice(None)) -> torch.Tensor | None:
+    @property
+    def serves_tokens(self) -> bool:
+        """Whether a tied embedding may look up its rows here: ``dequantise`` takes ids, and 8 bits are left of them.
+
+        Otherwise the embedding keeps a plain copy.
+        """
+        return False
+
+    def dequantise(self, rows: slice | torch.Tensor = slice(None)) -> torch.Tensor | None:
         """The weights of some outputs as the layer computes with them, floating point [outputs, inputs].
 
-        To be asked once they are filled and before a kernel packs them. None where a format does not say.
+        ``rows`` may be ids int64 [T] where rows are looked up. To be asked once they are filled and before a kernel
+        packs them. None where a format does not say.
         """
         return None
+
+    def look_up(self, ids: torch.Tensor) -> torch.Tensor:
+        """Rows of a layer that is ``looked_up``, in its dtype: ids int64 [T] of outputs -> weights [T, inputs]."""
+        if isinstance(self.kernel, TableKernel):
+            return self.kernel.look_up(ids)
+        pieces = [self.dequantise(some) for some in torch.split(ids, max(1, _LOOKED_UP // self.layer.inputs))]
+        found = [piece.to(self.layer.dtype) for piece in pieces if piece is not None]
+        return found[0] if len(found) == 1 else torch.cat(found)
 
     def product(self, x: torch.Tensor) -> torch.Tensor:
         """What the layer alone makes of x, also where its kernel goes on with that."""
@@ -154,6 +177,7 @@ class Linear(Bindable):
     def spec(self) -> OpSpec:
         flags = {self.layer.role} | ({"bias"} if self.layer.bias else set())
         shape = {"in": self.layer.inputs, "out": self.layer.width}
+        flags |= {LOOKED_UP} if self.looked_up else set()
         return OpSpec(self.op, dtype_name(self.layer.dtype), self.format, shape, frozenset(flags))
 
 
@@ -181,6 +205,18 @@ class Quantizer(Protocol):
         ...
 
 
+@runtime_checkable
+class TableQuantizer(Quantizer, Protocol):
+    """A weight format whose checkpoints may hold the embeddings of tokens in it, too."""
+
+    def table(self, layer: LinearLayer) -> Quantizer | None:
+        """The format of a table of embeddings, given as a layer with a row for each token; None for plain rows.
+
+        The layer's ``dequantise`` must take ids.
+        """
+        ...
+
+
 class PlainLinear(Linear):
     """``x @ weight.T + bias``; weight [outputs, inputs]."""
 
@@ -189,7 +225,7 @@ class PlainLinear(Linear):
         self.weight = weight
         self.bias = bias
 
-    def dequantise(self, rows: slice = slice(None)) -> torch.Tensor | None:
+    def dequantise(self, rows: slice | torch.Tensor = slice(None)) -> torch.Tensor | None:
         return self.weight[rows]
 
     def reference(self, x: torch.Tensor) -> torch.Tensor:
@@ -249,6 +285,9 @@ class WithIgnored(PerLayer):
 
     def choose(self, layer: LinearLayer) -> Quantizer:
         return Unquantised() if is_ignored(layer, self._names) else self._quantizer
+
+    def table(self, layer: LinearLayer) -> Quantizer | None:
+        return self._quantizer.table(layer) if isinstance(self._quantizer, TableQuantizer) else None
 
 
 class OfExperts(PerLayer):

@@ -1,4 +1,4 @@
-"""The embedding of a model with a tied head: rows are read from the head's panels, so the weights are stored once."""
+"""Embeddings whose rows are those of a linear layer: they are read from its panels, so the weights are stored once."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from lsv.nn.step import Step
 from lsv.offers import OpSpec
 from lsv.ops import Kernel
 from lsv_cpu.kernels import selected_library
-from lsv_cpu.linear import LinearRecord, PanelLinear, why_not_panels
+from lsv_cpu.linear import LinearRecord, PanelLinear, use_panels, why_not_panels
 
 
 class PanelEmbed(Kernel):
-    """``lsv.nn.embed.Embed`` over the panels of its head: ids int64 [T] -> [T, size]."""
+    """``lsv.nn.embed.Embed`` over the panels of its table: ids int64 [T] -> [T, size]."""
 
     def __init__(self, module: Embed, spec: OpSpec) -> None:
-        assert module.head is not None, "supports() lets only tied embeddings through"
-        self._module, self._head, self._library = module, module.head, selected_library()
-        self._head.use(PanelLinear(self._head, self._head.spec()))
+        assert module.table is not None, "supports() lets only embeddings with a table through"
+        self._module, self._table, self._library = module, module.table, selected_library()
+        use_panels(self._table)
         self._record: LinearRecord | None = None
 
     def pack(self) -> None:
-        """Called once the head has packed. If another kernel was bound to the head, the embedding keeps its rows."""
-        kernel = self._head.kernel
+        """Called once the table has packed. With another kernel bound to a plain one, the embedding keeps its rows."""
+        kernel = self._table.kernel
         if isinstance(kernel, PanelLinear):
             self._record = kernel.record
-            self._module.release("weight")
+            if not self._module.looks_up:
+                self._module.release("weight")
 
     def forward(self, ids: torch.Tensor, step: Step) -> torch.Tensor:
         if self._record is None:
             return self._module.reference(ids, step)
-        ids = ids.contiguous()
-        out = torch.empty((len(ids), self._head.layer.inputs), dtype=self._head.layer.dtype)
-        self._library.lsv_unpack_rows(ctypes.byref(self._record), ids.data_ptr(), len(ids), out.data_ptr())
+        return self._module.over_ranks(self._look_up, ids)
+
+    def _look_up(self, ids: torch.Tensor) -> torch.Tensor:
+        ids, layer = ids.contiguous(), self._table.layer
+        out = torch.empty((len(ids), layer.inputs), dtype=layer.dtype)
+        self._library.lsv_look_up(ctypes.byref(self._record), ids.data_ptr(), len(ids), out.data_ptr())
         return out
 
 
 def why_not_tied(spec: OpSpec) -> str | None:
-    """None, or why an embedding can't read its rows from the panels of the head."""
-    if "tied" not in spec.flags:
-        return "has rows of its own"
-    if "cut" in spec.flags:
-        return "is sharded over ranks"
-    return why_not_panels(spec)
+    """None, or why an embedding can't read its rows from panels."""
+    return why_not_panels(spec) if "tied" in spec.flags else "has rows of its own"

@@ -26,9 +26,9 @@ _SOURCES = Path(__file__).parent / "native"
 # The disabled warnings come from the compiler's own intrinsics.
 _FLAGS = ("-O3", "-std=gnu++17", "-fPIC", "-pthread", "-Wno-maybe-uninitialized", "-Wno-psabi")
 # Whether a * b + c may be rounded once; compilers differ in what they do where they are not told. Sampling must give
-# the reference's tokens, whatever the compiler.
+# the reference's tokens, and a table its rows, whatever the compiler.
 _CONTRACTION: Mapping[bool, str] = {True: "-ffp-contract=fast", False: "-ffp-contract=off"}
-_EXACT = "sampling"
+_EXACT = frozenset(("lookup", "sampling"))
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefer-vector-width=512")
 _VNNI = (*_AVX512, "-mavx512vnni")
@@ -76,7 +76,7 @@ SIGNATURES: Mapping[str, tuple[type | None, list[type]]] = {
     "lsv_panel_bytes": (_INT64, [_POINTER]),
     "lsv_inputs_padded": (_INT64, [_POINTER]),
     "lsv_pack": (None, [_POINTER, _POINTER, _POINTER]),
-    "lsv_unpack_rows": (None, [_POINTER, _POINTER, _INT64, _POINTER]),
+    "lsv_look_up": (None, [_POINTER, _POINTER, _INT64, _POINTER]),
     "lsv_layer": (_INT, [*[_POINTER] * 5, _INT64, _POINTER, _POINTER]),
     "lsv_speculate": (_INT, [*[_POINTER] * 4, _INT64, _POINTER, _POINTER]),
     "lsv_quantise_int8": (None, [_INT, _POINTER, _INT64, _INT64, _POINTER, _POINTER]),
@@ -187,7 +187,7 @@ def _compile(command: Sequence[str], output: Path) -> None:
 
         def compile_one(source: Path) -> str:
             compiled = f"{scratch.path}/{'-'.join(source.relative_to(_SOURCES).with_suffix('.o').parts)}"
-            contraction = _CONTRACTION[_EXACT not in source.relative_to(_SOURCES).parts]
+            contraction = _CONTRACTION[_EXACT.isdisjoint(source.relative_to(_SOURCES).parts)]
             run([*command, contraction, "-I", str(_SOURCES), "-c", str(source), "-o", compiled])
             return compiled
 

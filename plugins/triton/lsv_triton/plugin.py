@@ -95,7 +95,14 @@ def lsv_kernels() -> Iterable[KernelOffer]:
     for platform in PLATFORMS:
         for op, load, supports in _KERNELS:
             yield KernelOffer(
-                op, platform, load, supports, row_invariant=True, adapters=op == "layer", unwanted=_interpreted
+                op,
+                platform,
+                load,
+                supports,
+                row_invariant=True,
+                adapters=op == "layer",
+                unwanted=_interpreted,
+                looks_up=op in ("linear.coded", "linear.int8"),
             )
         plain = "lsv_triton.gemm.linear:TritonLinear"
         yield KernelOffer("linear", platform, plain, _WEIGHTS, row_invariant=True, rank=-1, unwanted=_invariant)

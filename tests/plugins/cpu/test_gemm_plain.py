@@ -32,7 +32,7 @@ def library(request: pytest.FixtureRequest) -> Iterator[ctypes.CDLL]:
     found = native.load(request.param)
     if found is None:
         pytest.skip("no C++ compiler")
-    found.lsv_unpack_rows.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
+    found.lsv_look_up.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
     found.lsv_set_team(1, None)
     yield found
     found.lsv_set_team(1, None)
@@ -87,7 +87,7 @@ class Packed:
 
     def unpack(self, outputs: torch.Tensor) -> torch.Tensor:
         rows = torch.full((len(outputs), self.weight.shape[1]), float("nan"), dtype=self.weight.dtype)
-        self.library.lsv_unpack_rows(ctypes.byref(self.record), outputs.data_ptr(), len(outputs), rows.data_ptr())
+        self.library.lsv_look_up(ctypes.byref(self.record), outputs.data_ptr(), len(outputs), rows.data_ptr())
         return rows
 
 

@@ -270,6 +270,22 @@ def test_int4(dtype: torch.dtype, group: int, offsets: bool) -> None:
     )
 
 
+@pytest.mark.parametrize("offsets", [False, True])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_rows_of_int4_are_looked_up_as_they_were(dtype: torch.dtype, offsets: bool) -> None:
+    w = place(dtype=dtype)
+    module = FourBits(w, 128, group=32, offsets=offsets, bias=False, dtype=dtype)
+    module.looked_up = True
+    fill_module(module, w, TensorsSource({"weight": torch.randn(24, 128, dtype=dtype)}))
+    ids = torch.tensor([23, 0, 9, 9])
+    wanted = module.look_up(ids)
+    kernel = EvenInt4(module, module.spec())
+    module.use(kernel)
+    kernel.pack()
+    assert module.codes.is_meta
+    assert torch.equal(module.look_up(ids), wanted)
+
+
 @pytest.mark.onednn
 def test_rows_of_three_groups_are_apart() -> None:
     w = place(dtype=torch.bfloat16)

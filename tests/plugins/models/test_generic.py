@@ -155,7 +155,7 @@ def test_blocks_that_most_families_write_alike_are_ours(checkpoint, catalog):
     kinds = Counter(type(module).__name__ for module in model.modules())
     assert (kinds["GatedMLP"], kinds["RMSNorm"], kinds["Qwen3MLP"], kinds["Qwen3RMSNorm"]) == (2, 9, 0, 0)
     embeds = {module for module in model.modules() if isinstance(module, Embed)}
-    assert [embed.head for embed in embeds] == [model.lm.get_output_embeddings()]
+    assert [embed.table for embed in embeds] == [model.lm.get_output_embeddings()]
 
 
 @pytest.mark.parametrize(

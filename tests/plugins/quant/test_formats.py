@@ -106,7 +106,7 @@ def test_released_buffers_can_be_filled_again(name: str) -> None:
 def test_the_demo_model_answers(name: str) -> None:
     declared = demo(name)
     assert (declared.model.head.linear.format == "plain") == name.startswith("fp8")
-    assert not declared.model.embed.weight.is_meta
+    assert declared.model.embed.looks_up != name.startswith("fp8")
     assert ask(declared, "Where does Mira live?") == "Mira lives in Lorn."
     assert ask(declared, "What is the capital of France?") == "The capital of France is Paris."
 

@@ -12,6 +12,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+import lsv_cpu.plugin
+import lsv_models.plugin
 import lsv_quant.plugin
 from lsv import LLM, SamplingParams
 from lsv.errors import CheckpointError, ConfigError
@@ -19,6 +21,7 @@ from lsv.nn.linear import Row
 from lsv.resolve.files import check_load_format
 from lsv.resolve.locate import locate_model
 from lsv.testing.catalog import catalog_of
+from lsv.testing.model import engine_config, load, load_bound
 from lsv.testing.quantizer import check_quantizer
 from lsv.testing.tensors import fill_module, place
 from lsv_quant.gguf import config
@@ -223,9 +226,7 @@ class Model:
 def llama() -> Model:
     """Two layers of mixed types, q and k interleaved as llama.cpp has them, the table also the head."""
     model = Model()
-    model.plain["lm_head.weight"] = model.add(
-        "token_embd.weight", "model.embed_tokens.weight", "Q6_K", 320, 256
-    ).clone()
+    model.add("token_embd.weight", "model.embed_tokens.weight", "Q6_K", 320, 256)
     model.add("output_norm.weight", "model.norm.weight", "F32", 256)
     shapes = {"q": (256, 256), "k": (128, 256), "v": (128, 256), "output": (256, 256)}
     shapes |= {"gate": (512, 256), "up": (512, 256), "down": (256, 512)}
@@ -240,6 +241,12 @@ def llama() -> Model:
             if part in "qk":
                 pairs = values.reshape(-1, 32, 2, 256)  # head, pair, which of it
                 model.plain[name] = pairs.transpose(1, 2).reshape(shape).clone()
+    return model
+
+
+def llama_with_a_head() -> Model:
+    model = llama()
+    model.add("output.weight", "lm_head.weight", "Q8_0", 320, 256)
     return model
 
 
@@ -301,6 +308,25 @@ def test_every_tensor_of_a_file_means_what_it_should(tmp_path: Path, write_gguf:
     whole = source.read(f"{q}.codes", 0, 256)
     assert torch.equal(torch.cat([source.read(f"{q}.codes", n, n + 60)[:37] for n in (0, 37)]), whole[:74])
     source.close()
+
+
+@pytest.mark.parametrize("platform", [None, "cpu"])
+@pytest.mark.parametrize("make_model", [llama, llama_with_a_head])
+def test_embeddings_are_read_from_the_stored_table_alone(
+    make_model: Callable[[], Model], platform: str | None, tmp_path: Path, write_gguf: Write
+) -> None:
+    """Of a file whose table is the head, and of one that has a head; rows have the bits of the decoded numbers."""
+    model, catalog = make_model(), catalog_of(lsv_quant.plugin, lsv_models.plugin, lsv_cpu.plugin)
+    folder = Path(prepare(str(write_gguf(tmp_path / "m.gguf", LLAMA, model.tensors))))
+    config = engine_config(folder, "llama", dtype="bfloat16", quantization="gguf")
+    declared = load(config, catalog) if platform is None else load_bound(config, catalog, platform)[0]
+    embed: Any = declared.model.embed
+    head: Any = declared.model.head
+    assert (head.linear is embed.table) == ("output.weight" not in model.tensors)
+    ids = torch.tensor([0, 319, 5, 5])
+    assert torch.equal(embed(ids, None), model.plain["model.embed_tokens.weight"][ids].bfloat16())
+    tensors = [*embed.parameters(), *embed.buffers()]
+    assert sum(one.nbytes for one in tensors if not one.is_meta) < 320 * 256 * 1.4  # Q6_K has scales of 16 weights
 
 
 def test_a_file_in_parts_and_a_folder_of_one_model(tmp_path: Path, write_gguf: Write) -> None:

@@ -72,6 +72,18 @@ def packed(linear: CodedLinear) -> TritonLinear:
     return kernel
 
 
+@pytest.mark.parametrize("table", TABLES)
+def test_rows_are_looked_up_as_the_reference_has_them(table: str, device: torch.device) -> None:
+    for group, offsets, ordered, (outputs, inputs) in itertools.product(
+        (0, 32, 20), (False, True), (False, True), SIZES
+    ):
+        linear = random_layer(Codebook(TABLES[table], group, offsets, ordered), outputs, inputs, torch.bfloat16, device)
+        ids = torch.randperm(outputs, device=device)
+        wanted = linear.look_up(ids)
+        linear.use(packed(linear))
+        assert torch.equal(linear.look_up(ids), wanted)
+
+
 def check(case: tuple[Any, ...], device: torch.device) -> None:
     table, group, offsets, ordered, dtype, rows, (outputs, inputs) = case
     linear = random_layer(

@@ -121,7 +121,8 @@ def declare(
     if declaration.placement is not None:
         held = _own_slots(model, slots, config, exchange)
         declaration.placement.check()
-    ignored = (f"^{re.escape(tie.head)}$" for tie in declaration.ties)
+    passed_over = (*(tie.head for tie in declaration.ties), *declaration.unread)
+    ignored = (f"^{re.escape(name)}$" for name in passed_over)
     return Declared(
         model=model,
         sampling=Sampling(model.vocab_size, dtype),

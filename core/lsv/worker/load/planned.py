@@ -9,6 +9,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from lsv.nn.embed import Embed
 from lsv.weights.quantizer import Linear
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -18,7 +19,8 @@ def planned_bytes(model: nn.Module) -> int:
     """Bytes of all weights of a model that is declared on meta, once they are filled. What kernels add by packing them
     is not in it, nor what formats save that look at the weights' values.
     """
-    holders = Counter(id(tensor) for module in model.modules() for tensor in _tensors(module, recurse=False))
+    keepers = (module for module in model.modules() if not (isinstance(module, Embed) and module.looks_up))
+    holders = Counter(id(tensor) for module in keepers for tensor in _tensors(module, recurse=False))
     filled: dict[object, int | None] = {}
     total = sum(tensor.nbytes for tensor in _tensors(model))
     for module in model.modules():
@@ -29,7 +31,7 @@ def planned_bytes(model: nn.Module) -> int:
         if key not in filled:
             filled[key] = _try_filling(module)
         after = filled[key]
-        if after is not None:  # a table that is also the embedding's stays there
+        if after is not None:  # a plain weight stays with an embedding that does not look its rows up in the format
             total += after - sum(tensor.nbytes for tensor in read if holders[id(tensor)] == 1)
     return total
 

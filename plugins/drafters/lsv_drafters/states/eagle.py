@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lsv import products
 from lsv.drafts.reader import StateReader, read_layers
@@ -129,7 +128,7 @@ class Eagle(StateReader):
         return states.to(self.dtype)
 
     def begin(self, ids: Tensor, states: Tensor, positions: Tensor) -> Tensor:
-        both = torch.cat((functional.embedding(ids, self.embed_tokens.weight), states), dim=-1)
+        both = torch.cat((self.embed_tokens.look_up(ids), states), dim=-1)
         return products.linear(both, self.fc, self.fc_bias)
 
     def head(self, states: Tensor, step: Step) -> Tensor:  # type: ignore[override]
@@ -180,7 +179,7 @@ class Eagle3(Eagle):
         return products.linear(states.to(self.dtype), self.fc, self.fc_bias)
 
     def begin(self, ids: Tensor, states: Tensor, positions: Tensor) -> Tensor:
-        return torch.cat((functional.embedding(ids, self.embed_tokens.weight), states), dim=-1)
+        return torch.cat((self.embed_tokens.look_up(ids), states), dim=-1)
 
     def head(self, states: Tensor, step: Step) -> Tensor:  # type: ignore[override]
         logits: Tensor = self.matrix(self.last_norm(states), step)

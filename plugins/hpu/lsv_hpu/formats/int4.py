@@ -10,7 +10,7 @@ import torch
 
 from lsv import products
 from lsv.offers import OpSpec
-from lsv.ops import Kernel
+from lsv.ops import TableKernel
 from lsv.weights.codebook import CodedLinear, from_nibbles
 from lsv_hpu import selection
 
@@ -19,8 +19,11 @@ _EIGHT_CODES = 8
 """Codes in an int32."""
 
 
-class EvenInt4(Kernel):
-    """``lsv.weights.codebook.CodedLinear`` over 16 evenly spaced values; x [..., inputs]."""
+class EvenInt4(TableKernel):
+    """``lsv.weights.codebook.CodedLinear`` over 16 evenly spaced values; x [..., inputs].
+
+    Where rows are looked up, scales and offsets are kept as they were, too: the product's are rounded.
+    """
 
     def __init__(self, module: CodedLinear, spec: OpSpec) -> None:
         self._module, self._ops = module, selection.ops()
@@ -28,18 +31,26 @@ class EvenInt4(Kernel):
 
     def pack(self) -> None:
         module = self._module
-        codes, scales = module.release("codes"), module.release("scales")
+        codes = module.release("codes")
+        scales = module.scales if module.looked_up else module.release("scales")
         low, high = module.codebook.table[0], module.codebook.table[-1]
         step = (high - low) / (len(module.codebook.table) - 1)
         rest = scales * (low + step * _MIDDLE)
         if module.offsets is not None:
-            rest = rest + module.release("offsets")
+            rest = rest + (module.offsets if module.looked_up else module.release("offsets"))
         dtype = module.layer.dtype
         middles = torch.full((self._groups, module.layer.width), _MIDDLE, dtype=torch.uint8, device=codes.device)
         self._codes = module.keep("packed", pack_eight(from_nibbles(codes)[:, : module.layer.inputs].T))
         self._middles = module.keep("middles", pack_eight(middles))
         self._steps = module.keep("steps", (scales * step).T.to(dtype).contiguous())
         self._rests = module.keep("rests", rest.T.to(dtype).contiguous()) if bool(rest.any()) else None
+
+    def look_up(self, ids: torch.Tensor) -> torch.Tensor:
+        shifts = (ids % _EIGHT_CODES * 4).to(torch.int32)
+        codes = (self._codes[:, ids // _EIGHT_CODES] >> shifts & 15).T
+        scales, offsets = (None if one is None else one[ids] for one in (self._module.scales, self._module.offsets))
+        assert scales is not None
+        return self._module.decode_codes(codes, scales, offsets).to(self._module.layer.dtype)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         weight = self._ops.from_uint4(self._codes, self._steps, self._middles, x.dtype)

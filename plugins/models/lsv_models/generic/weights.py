@@ -59,14 +59,14 @@ def declare_weights(w: Weights, lm: PreTrainedModel, layout: Layout, max_len: in
 class Tokens(nn.Module):
     """Takes the place of a model's embedding: ids int64 [...] -> [..., size]."""
 
-    def __init__(self, embed: Embed) -> None:
+    weight: torch.Tensor
+    """Some bodies ask for its dtype, device or shape; it has no numbers."""
+
+    def __init__(self, embed: Embed, device: torch.device) -> None:
         super().__init__()
         self.embed = embed
-
-    @property
-    def weight(self) -> nn.Parameter:
-        """Some bodies ask for its dtype or device."""
-        return self.embed.weight
+        # not as a buffer: it takes no memory, and holds no weights
+        self.__dict__["weight"] = torch.empty((), dtype=embed.dtype, device=device).expand(embed.width, embed.size)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         found = self.embed(ids.flatten(), None)  # it looks at no step
@@ -111,7 +111,7 @@ def _tie_head(w: Weights, lm: PreTrainedModel, layout: Layout) -> None:
         return
     embed = Embed(Weights(w.declaration, place).replicated(), *tokens.weight.shape)
     made = Head(Weights(w.declaration, own).replicated(), *tokens.weight.shape, tied=embed)
-    lm.set_input_embeddings(Tokens(embed))
+    lm.set_input_embeddings(Tokens(embed, w.device))
     setattr(lm.get_submodule(parent), name, made.linear)
 
 

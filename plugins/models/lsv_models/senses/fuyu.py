@@ -73,7 +73,7 @@ class Fuyu(Persimmon):
         token = keys.take("image_token_id", int, 71011)
         super().__init__(w, config, max_len)
         check_placeholder("image_token_id", token, self.vocab_size)
-        self.encoder = Patches(w.replicated(), side * side * channels, self.tokens.weight.shape[1], self.tokens)
+        self.encoder = Patches(w.replicated(), side * side * channels, self.tokens.size, self.tokens)
 
     def read(self, keys: Keys) -> tuple[GptConfig, Form]:
         """That of ``text_config``; where there is none, as in the first files, it lies open among the other keys."""

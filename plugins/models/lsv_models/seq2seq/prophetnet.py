@@ -115,9 +115,7 @@ class ProphetNet(Bart):
 
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
         super().__init__(w, {_KEYS.get(key, key): value for key, value in config.items()}, max_len)
-        streams = (w / "model" / "decoder" / "ngram_embeddings").take(
-            "weight", (self.streams, self.tokens.weight.shape[1])
-        )
+        streams = (w / "model" / "decoder" / "ngram_embeddings").take("weight", (self.streams, self.tokens.size))
         self.asking, self.norm = streams, Queries()
 
     def read_more(self, keys: Keys) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lsv import products
 from lsv.drafts.reader import StateReader
@@ -47,7 +46,7 @@ class JoiningReader(StateReader):
         return states.to(self.dtype)
 
     def begin(self, ids: Tensor, states: Tensor, positions: Tensor) -> Tensor:
-        tokens = functional.embedding(ids, self.embed_tokens.weight)
+        tokens = self.embed_tokens.look_up(ids)
         if self.skips_first:
             tokens = tokens.masked_fill((positions == 0)[:, None], 0.0)
         both = torch.cat((self.before_tokens(tokens), self.before_states(states)), dim=-1)

@@ -9,7 +9,7 @@ from lsv.errors import CheckpointError
 from lsv_quant.gguf.architecture import Architecture, Config
 from lsv_quant.gguf.ends import read_ends
 from lsv_quant.gguf.file import GgufFile, StoredBlocks
-from lsv_quant.gguf.layout import architecture_of, forms, has_own_head, places
+from lsv_quant.gguf.layout import TABLE, architecture_of, forms, places
 from lsv_quant.gguf.metadata import Metadata
 from lsv_quant.gguf.ropes import read_rope
 from lsv_quant.gguf.types import TYPES
@@ -58,7 +58,7 @@ def _read_common(keys: Metadata, architecture: Architecture, file: GgufFile) -> 
         "num_attention_heads": heads,
         "num_key_value_heads": keys.take("attention.head_count_kv", int, heads),
         "max_position_embeddings": keys.take("context_length", int),
-        "tie_word_embeddings": not has_own_head(file),
+        "tie_word_embeddings": "output.weight" not in file.tensors,
         **_read_norms(keys),
         **(_read_latent(keys, heads) if architecture.latent else _read_head_size(keys, hidden // heads)),
         **{name: _is_there(file, tensors) for name, tensors in architecture.there.items()},
@@ -151,9 +151,9 @@ def _read_number(metadata: Mapping[str, Any], key: str) -> float:
 
 
 def _table(file: GgufFile) -> StoredBlocks:
-    if "token_embd.weight" not in file.tensors:
+    if TABLE not in file.tensors:
         raise CheckpointError("the GGUF file has no token_embd.weight: it is not a whole model", param="model")
-    return file.tensors["token_embd.weight"]
+    return file.tensors[TABLE]
 
 
 def _types(file: GgufFile) -> dict[str, Any]:

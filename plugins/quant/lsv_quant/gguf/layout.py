@@ -12,6 +12,7 @@ from lsv_quant.gguf.families import FAMILIES
 from lsv_quant.gguf.file import GgufFile
 from lsv_quant.gguf.types import TYPES, Form, joint_form
 
+TABLE = "token_embd.weight"
 ROPE_FACTORS = "rope_freqs.weight"
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 _OF_ROPES = (ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS)
@@ -69,13 +70,6 @@ def _has(file: GgufFile, name: str) -> bool:
     return any(tensor.endswith(f".{name}") for tensor in file.tensors)
 
 
-def has_own_head(file: GgufFile) -> bool:
-    """Whether the output head is a tensor of its own: not the embedding's, or in another form, as with a quantised
-    table, which is held both plain and as codes.
-    """
-    return "output.weight" in file.tensors or TYPES[file.tensors["token_embd.weight"].type].form is not None
-
-
 def heads_of(metadata: Mapping[str, Any]) -> Heads:
     prefix = f"{metadata.get('general.architecture')}.attention"
     queries = metadata.get(f"{prefix}.head_count")
@@ -103,9 +97,6 @@ def places(file: GgufFile) -> dict[str, Place]:
                 raise CheckpointError(f"the GGUF file's {place.rows[0].tensor} does not fit {own.rows[0].tensor}")
             place = Place((*own.rows, *place.rows), (own.shape[0] + place.shape[0], *own.shape[1:]), own.change)
         found[name] = place
-    head, table = architecture.end("output.weight"), architecture.end("token_embd.weight")
-    if has_own_head(file) and head is not None and table is not None:
-        found.setdefault(head, found[table])
     return found
 
 
@@ -242,11 +233,11 @@ class _Layout:
 
 
 def forms(file: GgufFile, where: Mapping[str, Place]) -> dict[str, Form]:
-    """The forms, by name, of the linear layers that are held as codes; layers that a model may fuse share one."""
+    """By name, the forms of layers and embeddings that are held as codes; layers that a model may fuse share one."""
     own = {
         name.removesuffix(".weight"): joint_form(_forms_of(file, place))
         for name, place in where.items()
-        if _is_linear(name, place)
+        if _is_linear(place)
     }
     found = {}
     for name in own:
@@ -263,8 +254,11 @@ def _forms_of(file: GgufFile, place: Place) -> Iterable[Form | None]:
     return (TYPES[file.tensors[rows.tensor].type].form for rows in place.rows)
 
 
-def _is_linear(name: str, place: Place) -> bool:
-    """Embeddings and routers are never quantised, and what is turned can't be."""
+def _is_linear(place: Place) -> bool:
+    """Embeddings are tables of rows, which are held like the head's. Routers are never quantised, and what is turned
+    can't be.
+    """
     tensor = place.rows[0].tensor
-    is_head = tensor in ("output.weight", "token_embd.weight") and name.endswith(("lm_head.weight", "embed_out.weight"))
-    return is_head or (_LINEAR.fullmatch(tensor) is not None and not any(rows.turned for rows in place.rows))
+    if tensor in ("output.weight", TABLE):
+        return True
+    return _LINEAR.fullmatch(tensor) is not None and not any(rows.turned for rows in place.rows)

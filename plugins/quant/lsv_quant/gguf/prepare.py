@@ -17,7 +17,7 @@ from lsv_quant.gguf.file import read_gguf, split_files
 from lsv_quant.gguf.tokenizer import write_tokenizer
 from lsv_quant.recognise import POINTER, gguf_files
 
-_VERSION = 4
+_VERSION = 5
 """The version of what is written; folders of another version are made anew."""
 
 

@@ -24,6 +24,9 @@ class GgufWeights(PerLayer):
     def __init__(self, forms: Mapping[str, Form]) -> None:
         self._forms = forms
 
+    def table(self, layer: LinearLayer) -> Quantizer | None:
+        return self.choose(layer) if layer.name in self._forms else None
+
     def choose(self, layer: LinearLayer) -> Quantizer:
         form = per_part(layer, lambda names: self._forms.get(names[0]))
         if form is None:

@@ -16,7 +16,7 @@ from lsv.untrusted.files import WEIGHTS, open_regular, read_text
 from lsv.weights.checkpoint import TensorInfo
 from lsv_quant.gguf.blocks import PLAIN, decode, read_codes, read_offsets, read_scales
 from lsv_quant.gguf.file import GgufFile, read_gguf
-from lsv_quant.gguf.layout import Rows, forms, places
+from lsv_quant.gguf.layout import TABLE, Rows, forms, places
 from lsv_quant.recognise import POINTER
 
 _READS = {"codes": read_codes, "scales": read_scales, "offsets": read_offsets}
@@ -74,6 +74,8 @@ class GgufSource:
         groups = TensorInfo((outputs, inputs // form.group), torch.float32)
         self._infos |= {f"{layer}.scales": groups} | ({f"{layer}.offsets": groups} if form.offsets else {})
         self._views |= {f"{layer}.{view}": (name, view) for view in _READS}
+        if place.rows[0].tensor == TABLE:  # also as numbers, for heads that predict further tokens
+            self._views[name], self._infos[name] = (name, "numbers"), TensorInfo(place.shape, torch.float32)
 
     def _part(self, name: str, view: str, rows: Rows, first: int, last: int) -> torch.Tensor:
         """The rows [first, last) of some rows of ``name``, in a view."""

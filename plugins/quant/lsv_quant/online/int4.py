@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
+import msgspec
 import torch
 from torch import nn
 
 from lsv.offers import OpSpec
 from lsv.weights.quantizer import LinearLayer
 from lsv_quant.online.online import Online, OnlineLinear
+from lsv_quant.online.online_coded import make_bytes_table
 from lsv_quant.rounding import RoundInt4, exact_product, from_nibbles, in_groups, to_int8
 
 
@@ -39,7 +41,7 @@ class Int4Linear(OnlineLinear):
 
     def spec(self) -> OpSpec:
         spec = super().spec()
-        return OpSpec(spec.op, spec.dtype, spec.format, {**spec.shape, "bits": 4, "group": self.group}, spec.flags)
+        return msgspec.structs.replace(spec, shape={**spec.shape, "bits": 4, "group": self.group})
 
     def filled(self) -> None:
         weight = self.release("weight")
@@ -49,9 +51,9 @@ class Int4Linear(OnlineLinear):
         self.keep("nibbles", self.round(weight, nibbles, scales))
         self.keep("scales", scales)
 
-    def dequantise(self, rows: slice = slice(None)) -> torch.Tensor | None:
+    def dequantise(self, rows: slice | torch.Tensor = slice(None)) -> torch.Tensor | None:
         groups = in_groups(from_nibbles(self.nibbles[rows], self.layer.inputs), self.group)
-        return (groups * self.scales[rows, :, None]).flatten(-2)[:, : self.layer.inputs]
+        return (groups * self.scales[rows][..., None]).flatten(-2)[:, : self.layer.inputs]
 
     def reference(self, x: torch.Tensor) -> torch.Tensor:
         codes, row_scales = to_int8(in_groups(x, self.group))
@@ -64,7 +66,7 @@ class Int4Linear(OnlineLinear):
 
 
 def _make(name: str, group: int, quantization_config: Mapping[str, Any]) -> Online:
-    return Online(name, partial(Int4Linear, group=group))
+    return Online(name, partial(Int4Linear, group=group), make_bytes_table)
 
 
 make_32 = partial(_make, "sym_int4_g32", 32)

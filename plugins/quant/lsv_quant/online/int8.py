@@ -33,8 +33,12 @@ class Int8Linear(OnlineLinear):
         self.keep("codes", self.round(weight, codes, scales))
         self.keep("scales", scales)
 
-    def dequantise(self, rows: slice = slice(None)) -> torch.Tensor | None:
-        return self.codes[rows].float() * self.scales[rows, None]
+    @property
+    def serves_tokens(self) -> bool:
+        return True
+
+    def dequantise(self, rows: slice | torch.Tensor = slice(None)) -> torch.Tensor | None:
+        return self.codes[rows].float() * self.scales[rows][:, None]
 
     def reference(self, x: torch.Tensor) -> torch.Tensor:
         codes, row_scales = to_int8(x)

@@ -25,14 +25,17 @@ class OnlineLinear(Linear):
         return (y if self.bias is None else y + self.bias.float()).to(dtype)
 
 
-class Online:
-    """A quantizer whose checkpoints hold plain weights."""
+Make = Callable[[LinearLayer, Mapping[str, nn.Parameter]], Linear]
 
-    def __init__(self, name: str, make: Callable[[LinearLayer, Mapping[str, nn.Parameter]], Linear]) -> None:
-        self.name, self._make = name, make
+
+class Online:
+    """A quantizer whose checkpoints hold plain weights. ``table`` makes layers whose rows are embeddings, too."""
+
+    def __init__(self, name: str, make: Make, table: Make | None = None) -> None:
+        self.name, self._make, self._table = name, make, make if table is None else table
 
     def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:
         return (WEIGHT,)
 
     def build(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> Linear:
-        return self._make(layer, tensors)
+        return (self._table if layer.looked_up else self._make)(layer, tensors)

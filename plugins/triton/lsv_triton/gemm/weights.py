@@ -263,6 +263,18 @@ def in_fours(pairs: torch.Tensor, inputs: int, span: int) -> torch.Tensor:
     return torch.stack((low, high), dim=-1).view(torch.int16).flatten(1)
 
 
+def codes_of(packed: Packed, ids: torch.Tensor) -> torch.Tensor:
+    """The codes of some outputs of a single layer, one an input: ids int64 [T] -> uint8 or int8 [T, inputs]."""
+    weight = packed.weight[0]
+    if packed.form.codes == 1:
+        return weight[ids]
+    tile, span = packed.tile, packed.span
+    tiles = weight.view(-1, weight.shape[1] // span, tile, span)
+    fours = tiles[ids // tile, :, ids % tile].int()
+    codes = torch.stack([fours >> shift & 15 for shift in (0, 4, 8, 12)], dim=2)
+    return codes.to(torch.uint8).flatten(1)[:, : packed.inputs]
+
+
 def in_tiles(rows: torch.Tensor, span: int, tile: int) -> torch.Tensor:
     """[N, steps * span] -> [N rounded up to ``tile``, steps * span], where a step's elements of ``tile`` outputs lie
     together, so that a product reads them in one piece.

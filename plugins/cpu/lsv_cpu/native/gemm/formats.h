@@ -13,6 +13,7 @@ namespace lsv {
 
 namespace plain {  // gemm/plain.cpp: kPlain with vector instructions
 LSV_FORMAT_FUNCTIONS
+// Reads `count` outputs' weights back out of the panels, each into a row of `out`.
 void unpack_rows(Member& me, const Linear& linear, const int64_t* outputs, int64_t count, Rows out);
 }  // namespace plain
 namespace integer { LSV_FORMAT_FUNCTIONS } // gemm/integer.cpp: kInt8 and kInt4 with vector instructions

@@ -42,10 +42,6 @@ void pack(Member& me, const Linear& linear, const void* weights, const float* sc
   else integer::pack(me, linear, weights, scales);
 }
 
-void unpack_rows(Member& me, const Linear& linear, const int64_t* outputs, int64_t count, Rows out) {
-  plain::unpack_rows(me, linear, outputs, count, out);
-}
-
 Linear part_of(const Linear& linear, Range panels) {
   const int64_t width = linear.gate ? kPanel / 2 : kPanel, all = linear.gate ? linear.outputs / 2 : linear.outputs;
   const int64_t begin = panels.begin * width, end = panels.end * width < all ? panels.end * width : all;
@@ -114,13 +110,6 @@ void lsv_operand_sizes(const Linear* linear, OperandSizes* sizes) { *sizes = ope
 
 void lsv_pack(const Linear* linear, const void* weights, const float* scales) {
   run([&](Member& me) { pack(me, *linear, weights, scales); });
-}
-
-// The weights of `count` outputs -> out [count][inputs], dense.
-void lsv_unpack_rows(const Linear* linear, const int64_t* outputs, int64_t count, void* out) {
-  run_if_worth(count * linear->inputs / 2, [&](Member& me) {
-    unpack_rows(me, *linear, outputs, count, {out, linear->inputs});
-  });
 }
 
 // x [rows][inputs], rows `x_stride` apart -> out [rows][outputs], dense (half as wide with a gate).

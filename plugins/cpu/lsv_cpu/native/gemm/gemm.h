@@ -74,9 +74,6 @@ int64_t output_in(const Linear& linear, int64_t panel, int lane);
 // nibble. `scales` are taken as [outputs] or [outputs][groups] float, with as many offsets behind them.
 void pack(Member& me, const Linear& linear, const void* weights, const float* scales);
 
-// Reads `count` outputs' weights back out of the panels, each into a row of `out`. Plain weights only.
-void unpack_rows(Member& me, const Linear& linear, const int64_t* outputs, int64_t count, Rows out);
-
 // A layer of those of its outputs that are in some of its panels. With a gate it must not have a bias.
 Linear part_of(const Linear& linear, Range panels);
 
