@@ -92,11 +92,11 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "weights are a device": (lambda folder: link(folder, WEIGHTS, "/dev/zero"), "is a device: expected a regular file"),
     "config is a folder": (lambda folder: link(folder, CONFIG, "/"), "is a folder: expected a regular file"),
     "config is a loop": (lambda folder: link(folder, CONFIG, CONFIG), "can't open"),
-    "config is endless": (lambda folder: make_sparse(folder, CONFIG, CONFIG_BYTES + 1), "at most 1048576 are read"),
-    "weights are sparse": (lambda folder: make_sparse(folder, WEIGHTS, 1 << 38), f"at most {WEIGHTS_BYTES} are read"),
-    "tensors overlap": (overlap, "tensors overlap in the file"),
+    "config is endless": (lambda folder: make_sparse(folder, CONFIG, CONFIG_BYTES + 1), "over the limit of 1048576"),
+    "weights are sparse": (lambda folder: make_sparse(folder, WEIGHTS, 1 << 38), f"over the limit of {WEIGHTS_BYTES}"),
+    "tensors overlap": (overlap, "its tensors overlap"),
     "a pickle bomb": (pickle_bomb, "can't be read"),
-    "a stretched tensor": (expand, "by the configuration its rank is 4"),
+    "a stretched tensor": (expand, "the configuration gives rank 4"),
     "config is nested": (lambda folder: (folder / CONFIG).write_text("[" * 100_000), "is not valid JSON"),
 }  # fmt: skip
 
