@@ -267,7 +267,9 @@ def _flatten(parts: Sequence[Any]) -> str:
             continue
         said = mark if text is None else text
         if not isinstance(said, str):
-            raise BadRequest("content: every part must be a text for this model's chat template", param="messages")
+            raise BadRequest(
+                "content: this model's chat template takes text parts only; leave the other parts out", param="messages"
+            )
         texts.append(said)
     return "\n".join(reversed(texts))
 

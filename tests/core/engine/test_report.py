@@ -53,4 +53,4 @@ def test_a_server_logs_model_device_and_address_first(
     model, device, where = (record.getMessage() for record in caplog.records)
     assert model.startswith("model: fake")
     assert device.startswith("device: fake, float32, context of ")
-    assert where == f"address: {address}, once the model is loaded"
+    assert where == f"address: {address} (available once the model is loaded)"

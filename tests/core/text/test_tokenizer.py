@@ -145,7 +145,7 @@ def test_parts_become_text_where_the_template_wants_text():
     assert "one\ntwo" in letters(50).render_chat([message], template=CHATML)
     shown = {"role": "user", "content": [{"type": "image", "mark": "<image>"}, *parts]}
     assert "<image>\none\ntwo" in letters(50).render_chat([shown], template=CHATML)
-    with pytest.raises(BadRequest, match="every part must be a text"):
+    with pytest.raises(BadRequest, match="takes text parts only"):
         letters(50).render_chat([{"role": "user", "content": [{"type": "image"}]}], template=CHATML)
 
 

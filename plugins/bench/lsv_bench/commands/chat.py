@@ -24,7 +24,7 @@ CLIENT_SETTINGS = (
         aliases=("prompt",),
         short=("-Q", "-p"),
         scope="all",
-        help="send this one message, print the answer and leave, as with a plain argument",
+        help="send this message, print the answer and exit, like a plain argument",
     ),
 )
 CHAT_SETTINGS = (
