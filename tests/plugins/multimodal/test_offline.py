@@ -141,7 +141,7 @@ def test_chat_takes_parts(llm: LLM) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"smell": b""}, "no kind of media 'smell'"),
+        ({"smell": b""}, "unknown kind of media 'smell'"),
         ({"image": "/no/such/file.png"}, "No such file"),
         ({"image": np.zeros((5, 4, 4), np.uint8)}, r"uint8 arrays with 3 axes.*got uint8 \[5, 4, 4\]"),
         ({"image": np.zeros((1, 5, 63), np.float32)}, r"finite numbers \[count, 64\], got \[5, 63\]"),
@@ -178,7 +178,7 @@ def test_prompts_with_media_are_never_cut(llm: LLM) -> None:
 
 def test_options_are_checked(tmp_path: Path, llm: LLM, family: Plugins) -> None:
     for name, value, message in (
-        ("limit_mm_per_prompt", "smell=2", "no kind of media 'smell'"),
+        ("limit_mm_per_prompt", "smell=2", "unknown kind of media 'smell'"),
         ("limit_mm_per_prompt", "image=many", "whole numbers by name"),
         ("allowed_local_media_path", str(tmp_path / "none"), "is not a folder"),
         ("mm_processor_kwargs", "[1]", "must be a JSON object"),
