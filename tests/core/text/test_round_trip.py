@@ -57,13 +57,13 @@ def try_out(catalog: Catalog, template: str, name: str, thoughts: str | None = "
 def test_a_parser_that_reads_all_forms_is_proved(catalog: Catalog) -> None:
     found = try_out(catalog, HERMES, "hermes")
     assert (found.held, found.failed, found.proves) == (ALL, [], True)
-    assert str(found) == f"it reads what the template writes: {', '.join(ALL)}"
+    assert str(found) == f"it reads back what the template writes: {', '.join(ALL)}"
 
 
 def test_a_parser_that_reads_none_fails_by_name(catalog: Catalog) -> None:
     found = try_out(catalog, HERMES, "glm45")
     assert (found.held, found.failed, found.proves) == ([], ALL, False)
-    assert str(found) == f"of what the template writes it does not read {', '.join(ALL)}"
+    assert str(found) == f"it can't read back what the template writes for {', '.join(ALL)}"
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_what_a_template_does_not_write_is_not_tried(template: str, cases: list[
     assert [written.name for written in write(template)] == cases
     if not cases:
         found = try_out(catalog, template, "hermes")
-        assert str(found) == "the template shows no calls, so that they are read is not proved"
+        assert str(found) == "the chat template shows no calls, so this could not be checked"
 
 
 def choose(catalog: Catalog, template: str, named: str | None = None) -> tuple[str | None, str]:
@@ -110,7 +110,7 @@ def choose(catalog: Catalog, template: str, named: str | None = None) -> tuple[s
 
 def test_the_parser_that_reads_the_calls_is_chosen(catalog: Catalog) -> None:
     """Not the one whose words the template has, if it reads none; the next, or any other that does."""
-    proof = f"it reads what the template writes: {', '.join(ALL)}"
+    proof = f"it reads back what the template writes: {', '.join(ALL)}"
     assert choose(catalog, HERMES) == ("hermes", f"the chat template has <tool_call> and arguments; {proof}")
     misleading = HERMES.replace("<tool_call>", "[TOOL_CALLS]").replace("</tool_call>", "")
     hint = "{# write <tool_call> and its arguments, <arg_key> and <arg_value> #}"
@@ -125,22 +125,22 @@ def test_a_form_that_nothing_reads_has_no_parser(catalog: Catalog) -> None:
     template = "{# <tool_call>, arguments #}" + HEADER + CALL + told + "{% endfor %}" + FOOTER
     name, why = choose(catalog, template)
     assert name is None
-    assert why.startswith("no tool parser reads what the chat template writes (hermes: of what the template writes it")
+    assert why.startswith("no tool parser can read what the chat template writes (hermes: it can't read back what")
     assert choose(catalog, template, named="hermes")[0] == "hermes", "an operator's word counts"
 
 
 def test_a_form_that_no_plugin_names_has_a_derived_parser(catalog: Catalog) -> None:
     template = HERMES.replace("tool_call>", "act>").replace('"name"', '"do"').replace('"arguments"', '"with"')
     name, why = choose(catalog, template)
-    assert (name, why) == ("derived", f"it reads what the template writes: {', '.join(ALL)}")
+    assert (name, why) == ("derived", f"it reads back what the template writes: {', '.join(ALL)}")
     assert choose(catalog, template, named="hermes")[0] == "hermes", "an operator's word counts"
 
 
 def test_a_derived_parser_that_is_named_needs_a_template_with_calls(catalog: Catalog) -> None:
     parsers = AnswerParsers(catalog, "", "LlamaForCausalLM", writer(HERMES))
-    with pytest.raises(ConfigError, match="shows nothing that a tool parser can be derived from; name another"):
+    with pytest.raises(ConfigError, match="no tool parser can be derived from this chat template; name another"):
         parsers.choose_calls("derived", None)
-    with pytest.raises(ConfigError, match="shows nothing that a reasoning parser can be derived from"):
+    with pytest.raises(ConfigError, match="no reasoning parser can be derived from this chat template"):
         parsers.choose_thoughts("derived")
 
 
