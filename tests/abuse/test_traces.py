@@ -58,4 +58,4 @@ def test_a_collector_that_hangs_holds_up_no_request_and_no_stop(hanging, monkeyp
     began = time.monotonic()
     found.close()
     assert time.monotonic() - began < 5
-    assert "the collector does not answer within 0.3 s" in caplog.text
+    assert "the collector did not answer within 0.3 s" in caplog.text
