@@ -74,8 +74,10 @@ async def _is_silent(
     reading: AnswerReading,
     params: SamplingParams,
 ) -> bool:
-    """Whether an answer with a form must not think first. A model whose usual first words the form forbids would take
-    to thoughts, though the request has turned them off, or has not turned them on.
+    """Whether an answer with a form must not begin with thoughts.
+
+    If the form forbids the model's usual first words, the model may begin to think, even if the request has turned
+    thinking off or has not turned it on.
     """
     begins = reading.may_begin_thoughts(params)
     if begins == "never":
@@ -223,8 +225,9 @@ class ChatWriter:
         )
 
     def _finish(self, number: int, finish: FinishReason | None, stop: int | str | None) -> str | None:
-        """How an answer ended: one that ended by itself with calls waits for their results, unless a stop string or
-        token cut the last call. OpenAI's own says so only where the model chose to call.
+        """The finish reason. It is ``tool_calls`` if the answer has calls and no stop string or token cut the last one.
+
+        OpenAI's own server reports this only if the model chose to call.
         """
         reader = self._readers.get(number)
         calls = reader is not None and bool(reader.calls) and (stop is None or reader.ends_whole)
