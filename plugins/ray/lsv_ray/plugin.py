@@ -1,4 +1,4 @@
-"""The executor ``ray``, by an optional package (``pip install -e '.[ray]'``)."""
+"""The executor ``ray``, which needs an optional package (``pip install -e '.[ray]'``)."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ async def test_items_that_no_encoder_takes_are_refused_by_both_numbers(
 ) -> None:
     assert service._most == 16384
     monkeypatch.setattr(service, "_most", 2)
-    with pytest.raises(BadRequest, match=r"content\[0\]: the image becomes 3 embeddings, and at most 2 are taken"):
+    with pytest.raises(BadRequest, match=r"content\[0\]: the image needs 3 embeddings, over the limit of 2"):
         await service.prepare([shown(1, 2, 3)], {})
 
 
