@@ -116,7 +116,7 @@ def describe(families: Sequence[Family], catalog: Catalog) -> str:
     marks = {offer.name: " … ".join(offer.marks[:2]) for offer in catalog.offers(ToolParserOffer)}
     for family in families:
         shown = _code(marks.get(family.calls, "")) if family.read else ""
-        proof = family.read or "the template writes no calls that are understood"
+        proof = family.read or "the template writes no calls that lsv understands"
         proof += f"; not {family.unread}" if family.unread else ""
         rows.append(f"| {family.template} | {shown} | {_code(family.calls)} | {_code(family.thoughts)} | {proof} |")
     proved = {name for family in families if family.read for name in (family.calls, family.thoughts)}
@@ -127,7 +127,7 @@ def describe(families: Sequence[Family], catalog: Catalog) -> str:
         if offer.name not in proved and not offer.derives
     ]
     names = ", ".join(f"`{name}`" for name in dict.fromkeys(rest))
-    return "\n".join((*rows, "", f"No template of these proves {names}: samples of their answers in the tests do."))
+    return "\n".join((*rows, "", f"These templates do not exercise {names}, which tests check on sample answers instead."))
 
 
 def _code(text: str) -> str:
