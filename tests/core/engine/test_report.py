@@ -1,4 +1,4 @@
-"""What the log says of a start: no figure is negative or empty, and the lines that users look for come first."""
+"""The log of a start: no figure is negative or empty, and the lines that users look for come first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of other programs' models are refused by their names."""
+"""Folders with models for other programs are refused, and the error names the program."""
 
 import struct
 from pathlib import Path

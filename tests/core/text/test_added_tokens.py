@@ -1,4 +1,4 @@
-"""Tokens that tokenizer.json lacks and other files name, beside transformers."""
+"""Tokens that other files name and tokenizer.json lacks, compared with transformers."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Truncation beside transformers': special tokens stay, text is dropped on one side."""
+"""Truncation, compared with transformers: special tokens stay, text is dropped on one side."""
 
 from __future__ import annotations
 

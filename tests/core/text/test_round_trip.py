@@ -1,4 +1,4 @@
-"""Which calls a chat template writes, and whether parsers read them."""
+"""The calls that a chat template writes, and whether parsers read them back."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_thoughts_that_a_prompt_opens_and_a_history_leaves_out(opened: str, cata
 
 
 def test_a_header_that_ends_inside_of_a_mark_is_cut_before_it(catalog: Catalog) -> None:
-    """The prompt goes on with a mark that begins as the history does."""
+    """The prompt continues with a mark that begins like the history."""
     template = HERMES.replace("<tool_call>", "<|START_ACTION|>").replace("</tool_call>", "<|END_ACTION|>").replace(
         '"name"', '"tool_name"').replace('"arguments"', '"parameters"').replace(
         "<|assistant|>{% endif %}", "<|assistant|><|START_THINKING|>{% endif %}"
@@ -109,7 +109,7 @@ def choose(catalog: Catalog, template: str, named: str | None = None) -> tuple[s
 
 
 def test_the_parser_that_reads_the_calls_is_chosen(catalog: Catalog) -> None:
-    """Not the one whose words the template has, if it reads none; the next, or any other that does."""
+    """A parser whose words are in the template is skipped if it reads no calls; another one is chosen."""
     proof = f"it reads back what the template writes: {', '.join(ALL)}"
     assert choose(catalog, HERMES) == ("hermes", f"the chat template has <tool_call> and arguments; {proof}")
     misleading = HERMES.replace("<tool_call>", "[TOOL_CALLS]").replace("</tool_call>", "")
@@ -120,7 +120,7 @@ def test_the_parser_that_reads_the_calls_is_chosen(catalog: Catalog) -> None:
 
 
 def test_a_form_that_nothing_reads_has_no_parser(catalog: Catalog) -> None:
-    """The reason names the parser that its words stand for."""
+    """The reason names the parser whose words are in the template."""
     told = "{{ c.function.name }} of {{ c.function.arguments.values() | join(' and ') }}. "
     template = "{# <tool_call>, arguments #}" + HEADER + CALL + told + "{% endfor %}" + FOOTER
     name, why = choose(catalog, template)
@@ -167,7 +167,7 @@ def test_the_form_of_the_template_holds_where_the_parser_reads_it(
 
 
 def test_a_form_that_begins_before_the_thoughts_end_does_not_hold(catalog: Catalog) -> None:
-    """Where thoughts end with the header of the answer itself, a call has another header, and JSON holds instead."""
+    """If thoughts end with the header of the answer, a call has another header, and JSON is forced instead."""
     template = (
         "{% for m in messages %}<|start|>{{ m.role }}" + ONE_CALL + CALL + " to=functions.{{ c.function.name }}"
         "<|channel|>commentary json<|message|>{{ c.function.arguments | tojson }}<|call|>{% endfor %}{% if m.content %}"

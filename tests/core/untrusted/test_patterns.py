@@ -1,4 +1,4 @@
-"""Regular expressions from files mean what ``re`` makes of them, and take bounded time."""
+"""Regular expressions from files match like ``re``, and take limited time."""
 
 import re
 import time
@@ -16,7 +16,7 @@ PUBLISHED = [
     r"^model(?=\.).*\.(q_proj|gate_proj)$", r"(?i)MODEL.*", r"\w+$", r"[^]a]b", r"a{,3}", r".*é.*", r"(\w+)\.\1",
     r"(?x) l m", r"[\w.]+", r"(?:.*?(?:language|text).*?(?:self_attn|mlp).*?(?:q_proj|up_proj).*?)",
 ]  # fmt: skip
-"""As quantised checkpoints and adapters hold them, and some odd ones."""
+"""Patterns of quantised checkpoints and adapters, and some unusual ones."""
 
 
 @pytest.mark.parametrize("pattern", PUBLISHED)

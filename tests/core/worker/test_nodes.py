@@ -404,7 +404,7 @@ def wait_at(door: Door) -> int | None:
     raise AssertionError("nobody has come")
 
 
-def test_the_silent_keep_nobody_waiting(door: Door) -> None:
+def test_silent_connections_delay_no_node(door: Door) -> None:
     silent = [socket.create_connection((door.host, door.port)) for _ in range(8)]
     began = time.monotonic()
     with socket.create_connection((door.host, door.port)) as end:

@@ -163,7 +163,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"type": "integer", "multipleOf": 123_457}, "multipleOf at #: "),
     ({"type": "integer", "const": 2**60 + 1}, "more digits"),
 ]
-"""Schemas that are refused, and what the message has: the keyword, the path, the way around."""
+"""Refused schemas, and the parts of the message: the keyword, the path, the advice."""
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +204,7 @@ NEUTRAL: dict[str, dict[str, Any]] = {
         name: {"type": "string", "format": name} for name in ("regex", "uri-reference", "iri-reference", "json-pointer")
     },
 }
-"""Schemas with keywords that ask for nothing, and with formats that ask for little."""
+"""Schemas with keywords without effect, and with weak formats."""
 
 
 @pytest.mark.parametrize("schema", NEUTRAL.values(), ids=NEUTRAL)

@@ -1,4 +1,4 @@
-"""A property is the same property however its name is written, and names keep to their patterns."""
+"""A property is the same however its name is escaped, and names follow their patterns."""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ async def test_items_keep_their_order_and_are_remembered(service: LocalMediaServ
 
 
 @MODULE
-async def test_items_are_remembered_for_their_tenant_alone(service: LocalMediaService) -> None:
-    """How soon an answer begins would tell what others have shown."""
+async def test_items_are_cached_for_their_tenant_only(service: LocalMediaService) -> None:
+    """A shared cache would reveal by timing which media other tenants have sent."""
     (first,) = await service.prepare([shown(7, 7, 7)], {}, salt=b"a")
     (other,) = await service.prepare([shown(7, 7, 7)], {}, salt=b"b")
     assert other is not first
@@ -126,7 +126,7 @@ async def test_decoded_bytes_are_limited_by_request(config: EngineConfig, family
 
 @MODULE
 async def test_all_items_are_measured_before_the_first_is_decoded(config: EngineConfig, family: Plugins) -> None:
-    """Also where each of them is within the limit: a request that is refused has cost no decoding."""
+    """Even if each item is within the limit. A refused request costs no decoding."""
     service = LocalMediaService(config, family.catalog, MediaOptions(limits=Limits(decoded=4 << 20)))
     decoded: list[object] = []
     prepare = service._pool.prepare
