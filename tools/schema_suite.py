@@ -35,17 +35,17 @@ PARTS = {"draft": "*.json", "optional": "optional/*.json", "formats": "optional/
 
 @dataclass
 class Count:
-    """What came of some schemas."""
+    """Results for some schemas."""
 
     followed: int = 0
     refused: Counter[str] = field(default_factory=Counter)
-    """Refused schemas by what they were refused for."""
+    """Refused schemas by reason."""
     let_through: int = 0
     kept_out: int = 0
     narrower: list[str] = field(default_factory=list)
-    """Valid instances that are kept out."""
+    """Valid instances that were rejected."""
     wrong: list[str] = field(default_factory=list)
-    """Invalid instances that get through."""
+    """Invalid instances that were accepted."""
     reasons: list[str] = field(default_factory=list)
     """Each refused schema with the whole message."""
 
@@ -153,7 +153,7 @@ def _encodes(text: str) -> bool:
 
 
 def _keyword_of(message: str) -> str:
-    """What a schema was refused for: the keyword that the message begins with, or names first."""
+    """The reason of a refusal: the first keyword of the message."""
     why = message.split("can't be followed: ", 1)[-1]
     found = re.search(r"Unimplemented keys: \[\"([^\"]+)|Unknown (format)|^(\$?[a-zA-Z]+) at ", why)
     return next(filter(None, found.groups())) if found else why[:40]

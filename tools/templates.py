@@ -3,7 +3,7 @@
     python tools/templates.py PLACE            compare with templates.tsv; exit code 1 where they differ
     python tools/templates.py PLACE --write    renew templates.tsv, and the table in docs/tools.md
 
-PLACE is a folder with ``*.jinja``, or a source distribution of llama-cpp-python, which carries those of llama.cpp.
+PLACE is a folder with ``*.jinja``, or a source distribution of llama-cpp-python, which contains llama.cpp's templates.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ BEGIN, END = "<!-- families: tools/templates.py -->", "<!-- end of families -->"
 _INSIDE = "vendor/llama.cpp/models/templates/"
 _NAMED = {"bos_token": "<BOS>", "eos_token": "<EOS>", "pad_token": "<PAD>", "unk_token": "<UNK>"}
 _ARCHITECTURES = {"MiniMax-M1": "MiniMaxM1ForCausalLM", "Phi-3.5": "Phi3ForCausalLM"}
-"""Of templates whose text alone does not say which family they are of."""
+"""Architectures of templates whose text does not reveal the family."""
 _ANY = "LlamaForCausalLM"
 
 
 class Family(NamedTuple):
-    """What came of one template."""
+    """The result for one template."""
 
     template: str
     thoughts: str
     calls: str
     read: str
-    """What the parser of calls reads of what the template writes."""
+    """The cases that the parser of calls reads back."""
     unread: str
     derived: str
-    """What the derived parser alone reads of it."""
+    """The cases that the derived parser alone reads back."""
 
 
 def read_templates(place: Path) -> Iterator[tuple[str, str]]:
@@ -111,12 +111,12 @@ def read_table() -> list[Family]:
 
 
 def describe(families: Sequence[Family], catalog: Catalog) -> str:
-    """The table of the document: templates with what proves their parsers, and parsers that no template proves."""
+    """The table of the document: templates with the cases that were read back, and parsers without a template."""
     rows = ["| chat template | marks of calls | calls | thoughts | what is read back |", "|---|---|---|---|---|"]
     marks = {offer.name: " … ".join(offer.marks[:2]) for offer in catalog.offers(ToolParserOffer)}
     for family in families:
         shown = _code(marks.get(family.calls, "")) if family.read else ""
-        proof = family.read or "the template writes no calls that are understood"
+        proof = family.read or "the template writes no calls that lsv understands"
         proof += f"; not {family.unread}" if family.unread else ""
         rows.append(f"| {family.template} | {shown} | {_code(family.calls)} | {_code(family.thoughts)} | {proof} |")
     proved = {name for family in families if family.read for name in (family.calls, family.thoughts)}
@@ -127,7 +127,9 @@ def describe(families: Sequence[Family], catalog: Catalog) -> str:
         if offer.name not in proved and not offer.derives
     ]
     names = ", ".join(f"`{name}`" for name in dict.fromkeys(rest))
-    return "\n".join((*rows, "", f"No template of these proves {names}: samples of their answers in the tests do."))
+    return "\n".join(
+        (*rows, "", f"These templates do not exercise {names}, which tests check on sample answers instead.")
+    )
 
 
 def _code(text: str) -> str:
@@ -136,7 +138,7 @@ def _code(text: str) -> str:
 
 
 def put_into(document: str, table: str) -> str:
-    """The document with the table between its markers."""
+    """The document with the table inserted between its markers."""
     before, _, rest = document.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{table}\n{END}{after}"

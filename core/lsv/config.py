@@ -39,7 +39,7 @@ class Choices:
 
 
 Confinement = Literal["auto", "require", "off"]
-"""How processes that work on strangers' data are confined: as far as the system can, fully or not at all, or not."""
+"""How processes for untrusted data are confined: as far as possible, fully or the start fails, or not."""
 
 
 class AdapterOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ class AdapterOptions(msgspec.Struct, frozen=True, kw_only=True):
     folder: str | None = None
     """A folder whose folders are adapters, served by their names when they are first asked for."""
     confinement: Confinement = "auto"
-    """Of the processes that read their files."""
+    """How the processes that read adapter files are confined."""
 
 
 class DraftModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,7 +165,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     served_names: tuple[str, ...]
     """Names clients use; answers carry the first."""
     unlisted_names: tuple[str, ...] = ()
-    """Names that requests may use, too, and that are shown nowhere, such as the model's path."""
+    """Further names that requests may use, but that are never shown, such as the model's path."""
     tokenizer: str
     """The tokenizer's directory, or the one file of it that is to be read."""
     stop_tokens: tuple[str, ...] = ()
@@ -255,7 +255,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     adapters: AdapterOptions | None = None
     """None where none are served."""
     vocab_size: int | None = None
-    """Tokens of the model as config.json says; None where it does not."""
+    """Size of the model's vocabulary; None if config.json does not say."""
     encoded: EncodedText | None = None
     """How prompts that are encoded become requests; None where the model reads a prompt as the answer's beginning."""
     encoder_cache_tokens: int = 16384

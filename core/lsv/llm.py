@@ -104,7 +104,7 @@ class LLM(PoolingMethods, ControlMethods):
         if config.nodes is not None and config.nodes.number > 0:
             raise ConfigError("node_rank: LLM is node 0; the others run lsv serve with --node-rank", param="node_rank")
         tokenizer = open_tokenizer(config, skip=skip_tokenizer_init or settings["skip_tokenizer_init"])
-        with heap.without_collections():  # this imports torch
+        with heap.without_collections():  # imports torch
             engine = make_engine(config, loaded)
         self._start(engine, tokenizer, loaded, MediaOptions.from_settings(settings))
 

@@ -222,7 +222,7 @@ class AnswerParserOffer(msgspec.Struct, frozen=True):
     """Names from config.json's ``architectures`` that it is for; empty is any."""
     aliases: tuple[str, ...] = ()
     derives: bool = False
-    """Whether ``load`` names a ``(lsv.text.round_trip.Write) -> lsv.text.answer_parser.ModelParser | None`` instead."""
+    """Whether ``load`` names a ``(lsv.text.round_trip.Write) -> lsv.text.answer_parser.ModelParser | None``."""
 
 
 class CallForm(msgspec.Struct, frozen=True):
@@ -263,7 +263,7 @@ class GrammarOffer(msgspec.Struct, frozen=True):
     rank: int = 0
     """The one with the highest rank is the default."""
     aliases: tuple[str, ...] = ()
-    """Names of back ends that it stands in for where no plugin offers them."""
+    """Names of back ends that it replaces if no plugin offers them."""
 
 
 class DrafterOffer(msgspec.Struct, frozen=True):
@@ -276,7 +276,7 @@ class DrafterOffer(msgspec.Struct, frozen=True):
     options: tuple[str, ...] = ()
     """The keys of ``--speculative-config`` that it takes beside those of all drafters."""
     needs: Literal["nothing", "model", "heads"] = "nothing"
-    """The checkpoint that it drafts by: a language model, or heads on the states of the model that answers, or none."""
+    """The checkpoint that it drafts with: a language model, heads on the states of the target model, or none."""
     aliases: tuple[str, ...] = ()
     """Other names of it."""
     model_types: tuple[str, ...] = ()
@@ -374,10 +374,10 @@ class FrontendOffer(msgspec.Struct, frozen=True):
     switch: str | None = None
     """The setting that turns on one that does not always run."""
     processes: str | None = None
-    """The setting that says in how many processes it runs. If these are several, it opens clients of its own in each
-    (``lsv.engine.connect``), and those of the service it gets carry no requests."""
+    """The setting for its number of processes. If there are several, each opens its own clients
+    (``lsv.engine.connect``), and the clients of the given service carry no requests."""
     explain: str | None = None
-    """``(config, settings) -> Iterable[tuple[str, str]]``: what it will do with a model, for ``lsv doctor MODEL``."""
+    """``(config, settings) -> Iterable[tuple[str, str]]``: findings about a model, for ``lsv doctor MODEL``."""
     check: str | None = None
     """``(settings) -> None``, called before an engine is started: raises ``ConfigError`` for what would be refused."""
 

@@ -1,4 +1,4 @@
-"""A running API server over a fake engine, for tests of what hostile clients may do to it."""
+"""A running API server over a fake engine, for tests of hostile clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever the files of an adapter are, reading them takes bounded time and memory, and no other adapter waits."""
+"""Hostile adapter files: reading them takes limited time and memory, and delays no other adapter."""
 
 import json
 import os
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.timeout(100)
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 MODULE = "base_model.model.model.layers.0.self_attn.q_proj"
 MEMORY = 300 << 20
-"""Bytes that this process may grow by: far less than what the files claim."""
+"""Limit in bytes on the growth of this process, far below the sizes that the files claim."""
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def write_header(folder: Path, header: dict[str, Any], size: int) -> None:
 
 
 def overlap(folder: Path) -> None:
-    """Every tensor is the same bytes: a small file says that it holds a large one."""
+    """All tensors share the same bytes, so that a small file claims to hold a large one."""
     entry = {"dtype": "F32", "shape": [4, 1024], "data_offsets": [0, 16384]}
     write_header(folder, {f"base_model.model.m{n}.lora_A.weight": entry for n in range(50_000)}, 16384)
 
@@ -92,11 +92,11 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "weights are a device": (lambda folder: link(folder, WEIGHTS, "/dev/zero"), "is a device: expected a regular file"),
     "config is a folder": (lambda folder: link(folder, CONFIG, "/"), "is a folder: expected a regular file"),
     "config is a loop": (lambda folder: link(folder, CONFIG, CONFIG), "can't open"),
-    "config is endless": (lambda folder: make_sparse(folder, CONFIG, CONFIG_BYTES + 1), "at most 1048576 are read"),
-    "weights are sparse": (lambda folder: make_sparse(folder, WEIGHTS, 1 << 38), f"at most {WEIGHTS_BYTES} are read"),
-    "tensors overlap": (overlap, "tensors overlap in the file"),
+    "config is endless": (lambda folder: make_sparse(folder, CONFIG, CONFIG_BYTES + 1), "over the limit of 1048576"),
+    "weights are sparse": (lambda folder: make_sparse(folder, WEIGHTS, 1 << 38), f"over the limit of {WEIGHTS_BYTES}"),
+    "tensors overlap": (overlap, "its tensors overlap"),
     "a pickle bomb": (pickle_bomb, "can't be read"),
-    "a stretched tensor": (expand, "by the configuration its rank is 4"),
+    "a stretched tensor": (expand, "the configuration gives rank 4"),
     "config is nested": (lambda folder: (folder / CONFIG).write_text("[" * 100_000), "is not valid JSON"),
 }  # fmt: skip
 
@@ -120,7 +120,7 @@ def test_hostile_files_are_refused_by_name_within_bounds(how: str, good: Path) -
 
 
 @pytest.mark.parametrize("how", ["config is a pipe", "config is a device", "weights are sparse", "config is endless"])
-def test_hostile_files_are_not_looked_at_either(how: str, good: Path) -> None:
+def test_hostile_files_are_not_hashed_either(how: str, good: Path) -> None:
     HOSTILE[how][0](good)
     for inspect in (look, digest):
         with bounded(10), pytest.raises(CheckpointError):
@@ -128,7 +128,7 @@ def test_hostile_files_are_not_looked_at_either(how: str, good: Path) -> None:
 
 
 @pytest.mark.parametrize("pickled", [False, True])
-def test_what_is_read_is_what_the_files_hold(pickled: bool, good: Path) -> None:
+def test_reading_returns_the_contents_of_the_files(pickled: bool, good: Path) -> None:
     a, b = torch.randn(4, 1 << 20).bfloat16(), torch.randn(1 << 20, 4, dtype=torch.float64)
     tensors = {f"{MODULE}.lora_A.weight": a, f"{MODULE}.lora_B.weight": b, "lm_head.weight": torch.randn(0, 5)}
     (good / WEIGHTS).unlink()
@@ -142,13 +142,13 @@ def test_what_is_read_is_what_the_files_hold(pickled: bool, good: Path) -> None:
     assert copy.shape == (0, 5)
 
 
-def test_the_process_that_reads_is_stopped_when_its_time_is_up(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reading_process_is_killed_after_its_time_limit(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "SECONDS", 0.01)  # Python itself takes longer
     with pytest.raises(CheckpointError, match=r"the process that reads it took more than 0\.01 s"):
         look(good)
 
 
-def test_an_adapter_that_takes_long_holds_up_no_other(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_adapter_delays_no_other(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go = threading.Event()
 
     def wait(folder: Path, mode: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Adapters belong to the operator or to an account: no key changes, uses or sees those of another."""
+"""Adapters belong to the operator or to an account: no other key changes, uses or sees them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Tenants:
 
     @property
     def used(self) -> str:
-        """What the engine was asked for last."""
+        """The last request to the engine."""
         return self.site.engine.requests[-1].adapter
 
 
@@ -45,7 +45,7 @@ async def tenants(start, tmp_path) -> Tenants:
     return Tenants(await start(accounts=str(file), runtime_adapters=True))
 
 
-async def test_an_account_sees_and_uses_its_own_adapters_alone(tenants: Tenants):
+async def test_an_account_sees_and_uses_only_its_own_adapters(tenants: Tenants):
     assert (await tenants.load("a", "x", "/srv/alice")).status_code == 200
     reply = await tenants.ask("a", "x")
     assert (reply.status_code, reply.json()["model"], tenants.used) == (200, "x", owned_name("alice", "x"))
@@ -60,7 +60,7 @@ async def test_an_account_sees_and_uses_its_own_adapters_alone(tenants: Tenants)
     assert (await tenants.ask("a", "x")).status_code == 200
 
 
-async def test_accounts_give_the_same_name_to_adapters_of_their_own(tenants: Tenants):
+async def test_accounts_may_use_the_same_name_for_adapters(tenants: Tenants):
     for key in "ab":
         assert (await tenants.load(key, "x", f"/srv/{key}")).status_code == 200
     assert (await tenants.load("b", "x", "/srv/other")).status_code == 400, "the name is taken"
@@ -73,7 +73,7 @@ async def test_accounts_give_the_same_name_to_adapters_of_their_own(tenants: Ten
     assert (await tenants.ask("a", "x")).status_code == 200
 
 
-async def test_the_operators_adapters_are_served_to_all_and_changed_by_none(tenants: Tenants):
+async def test_all_accounts_use_the_operators_adapters_and_none_changes_them(tenants: Tenants):
     assert (await tenants.load("r", "shared", "/srv/shared")).status_code == 200
     assert (await tenants.ask("a", "shared")).status_code == 200
     assert (await tenants.unload("a", "shared")).status_code == 403
@@ -83,7 +83,7 @@ async def test_the_operators_adapters_are_served_to_all_and_changed_by_none(tena
     assert tenants.used == "shared"
 
 
-async def test_folders_are_for_the_operator(tenants: Tenants):
+async def test_only_the_operator_sees_folders(tenants: Tenants):
     await tenants.load("r", "shared", "/srv/shared")
     await tenants.load("a", "x", "/srv/alice")
     assert await tenants.models("a") == {"fake": "fake", "shared": "shared", "x": "x"}
@@ -92,21 +92,21 @@ async def test_folders_are_for_the_operator(tenants: Tenants):
     assert (await tenants.ask("a", "x")).status_code == 404
 
 
-async def test_an_account_may_not_fill_the_engine_with_adapters(tenants: Tenants, monkeypatch: pytest.MonkeyPatch):
+async def test_the_adapters_of_an_account_are_limited(tenants: Tenants, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("lsv_api.admin.adapters._MOST", 2)
     assert [(await tenants.load("a", f"x{number}", "/srv")).status_code for number in range(3)] == [200, 200, 429]
     assert (await tenants.load("a", "x1", "/srv/2", load_inplace=True)).status_code == 200
     assert (await tenants.load("b", "x", "/srv")).status_code == 200
 
 
-async def test_a_server_without_keys_has_adapters_for_all(start):
+async def test_without_keys_all_clients_share_adapters(start):
     site = await start(runtime_adapters=True)
     loaded = await site.post("/v1/load_lora_adapter", lora_name="x", lora_path="/srv/x")
     assert (loaded.status_code, site.engine.adapters[0].name) == (200, "x")
     assert (await site.complete(model="x")).json()["model"] == "x"
 
 
-def test_names_say_whose_an_adapter_is():
+def test_a_name_contains_the_owner_of_the_adapter():
     name = owned_name("alice.b-c_1", "org/adapter@2")
     assert (owner_of(name), shown_name(name), is_name(name)) == ("alice.b-c_1", "org/adapter@2", True)
     assert (owner_of("org/x"), shown_name("org/x"), owned_name("", "x")) == ("", "org/x", "x")

@@ -1,4 +1,4 @@
-"""A page of the cache goes wrong once: one request fails, and nobody after it."""
+"""A cache page breaks once: one request fails, and no later request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tensors(held: Any) -> Iterator[torch.Tensor]:
 
 @pytest.fixture
 def break_page(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Once called, the next step that computes a chunk leaves NaN in the first page that it has written."""
+    """Make the next step that computes a chunk leave NaN in the first page that it writes."""
     armed, run = [False], runner.nn_model.run
 
     def broken(model: Model, step: Step) -> torch.Tensor:
@@ -52,7 +52,7 @@ def break_page(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def ask(llm: LLM, ids: Sequence[int], tokens: int = 4) -> str | None:
-    """The error of a request, None where it is answered."""
+    """The error of a request; None if it is answered."""
     params = SamplingParams(max_tokens=tokens, temperature=0.0)
     (answer,) = llm.generate(prompt_token_ids=[[*ids]], sampling_params=params, use_tqdm=False)
     return None if answer.error is None else answer.error.message
@@ -64,7 +64,7 @@ def open_llm(folder: Path | None = None) -> LLM:
 
 
 @pytest.mark.parametrize("behind", ["the device alone", "host memory and files"])
-def test_a_page_that_broke_fails_one_request(behind: str, break_page: Callable[[], None], tmp_path: Path) -> None:
+def test_a_broken_page_fails_one_request(behind: str, break_page: Callable[[], None], tmp_path: Path) -> None:
     folder = tmp_path if behind != "the device alone" else None
     with open_llm(folder) as llm:
         break_page()
@@ -75,8 +75,8 @@ def test_a_page_that_broke_fails_one_request(behind: str, break_page: Callable[[
             assert [ask(another, ids) for ids in (PROMPT, *ALIKE)] == [None] * (1 + len(ALIKE))
 
 
-def test_a_page_that_nobody_has_read_yet_fails_one_request(break_page: Callable[[], None]) -> None:
-    """The first request ends with the step in which its page breaks."""
+def test_an_unread_broken_page_fails_one_request(break_page: Callable[[], None]) -> None:
+    """The first request ends with the step that breaks its page."""
     with open_llm() as llm:
         break_page()
         assert ask(llm, PROMPT[: CHUNK - 8], tokens=1) is None

@@ -1,4 +1,4 @@
-"""A client closes its connection while its request is queued, prepared or computed: the work for it ends."""
+"""A client closes its connection while its request is queued, prepared or computed. The work for it ends."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ pytestmark = [
 ]
 
 SECONDS = 1.0
-"""From the close until nothing works for the client."""
+"""Seconds from the close until all work for the client has ended."""
 BUSY = 1.0
-"""Seconds that a busy machine may add."""
+"""Extra seconds for a busy machine."""
 SIZES = {"1 kB": 1_000, "60 kB": 60_000, "70 kB": 70_000, "8 MB": 8_000_000}
 """Sanic reads 64 KiB ahead of a handler."""
 LONG = {"max_tokens": 1500, "ignore_eos": True}
@@ -48,7 +48,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def words(size: int) -> list[str]:
-    """Texts that share no prefix, for a body of ``size`` bytes."""
+    """Texts with different prefixes, for a body of ``size`` bytes."""
     draw = Random(size).choices
     return ["".join(draw(string.ascii_lowercase + " ", k=800)) for _ in range(max(1, min(size // 1000 - 2, 1000)))]
 
@@ -87,7 +87,7 @@ def rows(server: Server) -> float:
 
 
 def media_seconds(server: Server) -> float:
-    """Processor seconds that the side processes for media have used, those that ended not counted."""
+    """Processor seconds of the running side processes for media."""
     ticks = 0
     for entry in Path("/proc").iterdir():
         try:
@@ -140,7 +140,7 @@ def test_a_client_that_leaves_is_noticed(server: Server, phase: str, streamed: b
     assert time.monotonic() - left < SECONDS + BUSY
 
 
-def test_a_client_with_chunks_is_noticed(server: Server) -> None:
+def test_a_client_with_a_chunked_body_is_noticed(server: Server) -> None:
     body = json.dumps(make_request("answer", 1000)[1]).encode().ljust(100_000)
     with socket.create_connection(("127.0.0.1", server.port), 20) as end:
         end.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -152,8 +152,8 @@ def test_a_client_with_chunks_is_noticed(server: Server) -> None:
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_next_requests_hide_nothing(server: Server, leaves: bool) -> None:
-    """A client sends more than the read-ahead after its request. It gets no answer, even if it stays."""
+def test_pipelined_requests_do_not_hide_a_disconnect(server: Server, leaves: bool) -> None:
+    """A client pipelines more than the server reads ahead. It gets no answer, even if it stays connected."""
     body = json.dumps(make_request("answer", 1000)[1]).encode()
     with connect(server, "/v1/completions", body) as end:
         wait_until(lambda: rows(server))
@@ -166,7 +166,7 @@ def test_next_requests_hide_nothing(server: Server, leaves: bool) -> None:
     assert time.monotonic() - left < SECONDS + BUSY
 
 
-def test_a_few_next_requests_are_answered(server: Server) -> None:
+def test_a_few_pipelined_requests_are_answered(server: Server) -> None:
     body = json.dumps({"prompt": "Mira", "max_tokens": 40, "ignore_eos": True}).encode()
     answers = b""
     with connect(server, "/v1/completions", body) as end:

@@ -1,4 +1,4 @@
-"""Strangers at the door between machines: whoever has the key is let in at once beside them."""
+"""Unauthenticated connections to the port between machines do not delay connections with the key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def door() -> Iterator[Door]:
 
 
 def enter(door: Door) -> float:
-    """Seconds that a connection with the key takes."""
+    """Seconds until a connection with the key is accepted."""
     began = time.monotonic()
     with socket.create_connection((door.host, door.port), 10) as end:
         end.settimeout(10)
@@ -40,7 +40,7 @@ def enter(door: Door) -> float:
 
 
 class Crowd:
-    """Threads that do something at a door over and over."""
+    """Run threads that repeat an action on a listener."""
 
     def __init__(self, count: int, act: Callable[[], None]) -> None:
         self._stop = threading.Event()
@@ -62,7 +62,7 @@ class Crowd:
 
 
 @pytest.mark.parametrize("count", [64, 300])
-def test_the_silent_keep_nobody_waiting(door: Door, count: int) -> None:
+def test_silent_connections_delay_no_other(door: Door, count: int) -> None:
     silent = [socket.create_connection((door.host, door.port), 5) for _ in range(count)]
     try:
         assert max(enter(door) for _ in range(3)) < SOON
@@ -72,7 +72,7 @@ def test_the_silent_keep_nobody_waiting(door: Door, count: int) -> None:
             end.close()
 
 
-def test_guesses_keep_nobody_waiting(door: Door) -> None:
+def test_wrong_keys_delay_no_other(door: Door) -> None:
     def guess() -> None:
         with socket.create_connection((door.host, door.port), 5) as end:
             end.settimeout(4)
@@ -88,7 +88,7 @@ def test_guesses_keep_nobody_waiting(door: Door) -> None:
         crowd.close()
 
 
-def test_a_busy_address_makes_room_before_others(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_busiest_address_loses_its_oldest_connection(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doors, "_MOST", 4)
     far = socket.create_connection((door.host, door.port), 5, source_address=("127.0.0.2", 0))
     far.settimeout(5)
@@ -100,7 +100,7 @@ def test_a_busy_address_makes_room_before_others(door: Door, monkeypatch: pytest
             end.close()
 
 
-def test_the_silent_are_sent_away(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_connections_are_closed(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doors, "_STRANGER_SECONDS", 0.1)
     with socket.create_connection((door.host, door.port), 5) as end:
         end.settimeout(5)

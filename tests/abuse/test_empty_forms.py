@@ -1,4 +1,4 @@
-"""A form that no answer has, or that is empty, is refused: an answer without a form would be silently wrong."""
+"""An impossible or empty form is refused, because an answer without the form would be silently wrong."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def test_an_empty_form_is_refused(fields: dict[str, Any]) -> None:
 def test_a_schema_without_values_is_refused() -> None:
     tokens = [bytes([byte]) for byte in range(256)]
     backend = GuidanceBackend(Vocabulary([*tokens, b""], frozenset({256}), (256,), lambda text: list(text.encode())))
-    with pytest.raises(BadRequest, match="no value satisfies this schema"):
+    with pytest.raises(BadRequest, match="no value of finite size satisfies this schema"):
         backend.compile(StructuredOutputsParams(json=False))  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""A folder of the KV cache that does not answer, such as one on a network, costs no answer more than a moment."""
+"""A KV cache folder that hangs, such as one on a network, delays answers only for a moment."""
 
 import os
 import threading
@@ -19,7 +19,7 @@ KEYS = [bytes([number]) * 4 for number in range(100)]
 
 
 class Kept(Transport):
-    """Has the first ``count`` keys, and answers while the gate is open."""
+    """A transport with the first ``count`` keys, which answers while the gate is open."""
 
     def __init__(self, count: int = 100) -> None:
         self.kept, self.gate = set(KEYS[:count]), threading.Event()

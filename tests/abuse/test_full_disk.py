@@ -1,4 +1,4 @@
-"""A disk that is full, as uploads or logs make one: a server goes on, and says what it can't write."""
+"""A full disk, as after many uploads or logs: the server goes on, and reports what it can't write."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch):
-    """New files get no room; what is there may be overwritten."""
+    """New files can't be written; existing data may be overwritten."""
 
     def refuse(self, *_):
         Path(self).touch()
@@ -34,7 +34,7 @@ def full(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("message", ["it was killed", "e" * 9000, "é" * 9000], ids=["short", "long", "wide"])
-def test_clients_learn_what_an_engine_died_of(tmp_path: Path, full, message: str) -> None:
+def test_clients_learn_why_an_engine_died(tmp_path: Path, full, message: str) -> None:
     state.publish(tmp_path, Supervision("running", 1))
     full()
     died = Supervision("down", 1, EngineDied(message).record())
@@ -60,8 +60,8 @@ def test_a_state_that_is_being_overwritten_is_read_again(tmp_path: Path, monkeyp
     assert state.read(tmp_path / "engine.sock") == Supervision("running", 1)
 
 
-def test_what_is_mapped_has_its_pages() -> None:
-    """A write to a page that the disk has no room for ends a process."""
+def test_mapped_pages_are_allocated() -> None:
+    """Without disk space, a write to a mapped page would kill the process."""
     buckets = Buckets.make(2000)
     about = os.fstat(buckets.fileno())
     assert about.st_blocks * 512 >= about.st_size == 2000 * 16
@@ -81,7 +81,7 @@ asyncio.run(main())
 """
 
 
-def test_what_counts_together_has_room_from_the_start(tmp_path: Path) -> None:
+def test_shared_metrics_are_allocated_at_the_start(tmp_path: Path) -> None:
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", METRICS, str(tmp_path)], env=environment, check=True, timeout=60)
     kinds = {path.name.partition("_")[0] for path in tmp_path.iterdir()}
@@ -91,7 +91,7 @@ def test_what_counts_together_has_room_from_the_start(tmp_path: Path) -> None:
         assert about.st_blocks * 512 >= about.st_size == room._SIZE
 
 
-def test_no_room_for_metrics_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_explains_that_metrics_have_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise FULL
 
@@ -100,7 +100,7 @@ def test_no_room_for_metrics_is_said_in_words(tmp_path: Path, monkeypatch: pytes
         room.reserve_room(str(tmp_path))
 
 
-def test_folders_where_processes_meet_may_be_in_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_private_folders_may_be_in_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("lsv.processes.folder._MEMORY", tmp_path)
     with PrivateFolder(in_memory=True) as folder:
         assert folder.path.parent == tmp_path
@@ -111,7 +111,7 @@ def test_folders_where_processes_meet_may_be_in_memory(monkeypatch: pytest.Monke
         assert folder.path.parent != tmp_path, "there is too little room"
 
 
-def test_lines_that_nothing_takes_end_no_server(capsys: pytest.CaptureFixture[str], caplog) -> None:
+def test_a_failed_print_ends_no_server(capsys: pytest.CaptureFixture[str], caplog) -> None:
     print_line("lsv is ready")
     assert capsys.readouterr().out == "lsv is ready\n"
     script = (
@@ -151,7 +151,7 @@ def can_mount(folder: Path) -> bool:
 
 @pytest.mark.slow
 def test_a_server_outlives_a_full_disk(tmp_path: Path) -> None:
-    """Several API processes, a key with a quota, and an engine that is killed while no file gets room."""
+    """Several API processes, a key with a quota, and an engine that is killed while the disk is full."""
     import signal
     import time
     import urllib.request

@@ -1,4 +1,4 @@
-"""The reader of a server's output stops: requests are answered, and the server ends when it is told to."""
+"""The reader of a server's output stops. The server still answers requests and shuts down."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LINE = b"x" * 99 + b"\n"
 
 
 class Pipe:
-    """A pipe of a page that is read only when told to."""
+    """A pipe of one page, read only on request."""
 
     def __init__(self) -> None:
         self.reader, self.writer = os.pipe()
@@ -90,7 +90,7 @@ def test_a_server_whose_log_is_not_read_answers_and_ends(tmp_path: Path, pipe: P
 
 
 def _is_ready(server: Server) -> bool:
-    """Whether all API processes are; which one answers is chance."""
+    """Whether all API processes are ready. Which one answers is random."""
     with suppress(OSError):
         return all(server.get("/ready")[0] == 200 for _ in range(16))
     return False
@@ -112,7 +112,7 @@ def test_a_slow_reader_gets_all_lines_in_order(pipe: Pipe) -> None:
 
 @pytest.mark.parametrize("waits", [False, True])
 def test_lines_over_the_limit_are_dropped_and_counted(pipe: Pipe, waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the pipe cannot be opened once more, so that only a thread may write to it."""
+    """Also if the pipe can't be reopened, so that only a thread can write to it."""
     if waits:
         monkeypatch.setattr(outlet, "_open_without_waiting", lambda _: None)
     stream = Outlet(pipe.writer, "the log", limit=5000)
@@ -136,7 +136,7 @@ def test_lines_over_the_limit_are_dropped_and_counted(pipe: Pipe, waits: bool, m
     assert pipe.read() == LINE
 
 
-def test_sockets_and_terminals_block_nobody() -> None:
+def test_sockets_and_terminals_do_not_block() -> None:
     ours, theirs = socket.socketpair()
     master, slave = pty.openpty()
     termios.tcflow(slave, termios.TCOOFF)  # Ctrl-S
@@ -156,13 +156,13 @@ def test_sockets_and_terminals_block_nobody() -> None:
 
 
 def forget(stream: Outlet) -> None:
-    """Leave its thread nothing to write: the numbers of closed descriptors are given to other files."""
+    """Empty the queue, because other files reuse the numbers of closed descriptors."""
     with stream._changed:
         stream._queue.clear()
         stream._unreported = 0
 
 
-def test_a_reader_that_has_gone_raises_nothing(pipe: Pipe) -> None:
+def test_a_closed_reader_raises_nothing(pipe: Pipe) -> None:
     stream = Outlet(pipe.writer, "the log")
     pipe.close_reader()
     assert stream.write(LINE) == 100
@@ -190,7 +190,7 @@ PROCESS = """
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_loggers_prints_and_tracebacks_of_a_process_never_wait(
+def test_loggers_prints_and_tracebacks_never_block(
     pipe: Pipe, unbuffered: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
@@ -202,8 +202,8 @@ def test_loggers_prints_and_tracebacks_of_a_process_never_wait(
     assert time.monotonic() - began < 20
 
 
-def test_the_last_words_of_a_process_arrive(pipe: Pipe) -> None:
-    """The pipe is smaller than what the process says at its end."""
+def test_the_last_output_of_a_process_arrives(pipe: Pipe) -> None:
+    """The pipe is smaller than the last output of the process."""
     body = 'from lsv.processes.outlet import unblock_output\nunblock_output()\nprint("x" * 50_000)\nprint("last")'
     with subprocess.Popen([sys.executable, "-c", body], stdout=pipe.writer) as process:
         found = b""
@@ -213,17 +213,17 @@ def test_the_last_words_of_a_process_arrive(pipe: Pipe) -> None:
 
 
 CAPTURED = {"core/lsv/text/convert.py"}
-"""Modules that are processes of their own whose output the parent collects."""
+"""Modules that run as separate processes whose output the parent collects."""
 
 
 def mains() -> list[Path]:
-    """Modules of the server and its plugins that Python runs as processes."""
+    """Modules of the server and its plugins that run as Python processes."""
     sources = [file for part in ("core", "plugins", "webui") for file in (ROOT / part).rglob("*.py")]
     return [file for file in sources if "\nif __name__ ==" in file.read_text()]
 
 
 def never_waits(source: str) -> bool:
-    """Whether a main module calls what unblocks its output."""
+    """Whether a main module makes its output non-blocking."""
     names = {node.func.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and _is_name(node.func)}
     return bool(names & {"die_with", "connect", "unblock_output"}) or "lsv.processes.side.main import" in source
 
@@ -245,7 +245,7 @@ def test_commands_that_serve_unblock_their_output() -> None:
         assert never_waits((ROOT / module).read_text()), module
 
 
-def test_handlers_made_before_follow() -> None:
+def test_existing_log_handlers_are_moved() -> None:
     old, new = open(os.devnull, "w"), open(os.devnull, "w")  # noqa: SIM115
     logger, handler = logging.getLogger("lsv.of.a.test"), logging.StreamHandler(old)
     logger.addHandler(handler)

@@ -1,4 +1,4 @@
-"""Texts of a million characters are tokenised: the engine and other clients keep their cores."""
+"""Tokenising texts of a million characters leaves cores to the engine and other clients."""
 
 from __future__ import annotations
 

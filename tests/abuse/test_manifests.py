@@ -17,7 +17,7 @@ WRITABLE = {"/cache", "/dev/shm", "/tmp"}
 
 
 def documents() -> Iterator[tuple[str, Any]]:
-    """Every manifest of Kubernetes by its file."""
+    """Every Kubernetes manifest by file."""
     for folder in ("kubernetes", "kuberay", "kserve"):
         for path in sorted((DEPLOY / folder).glob("*.yaml")):
             for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
@@ -25,7 +25,7 @@ def documents() -> Iterator[tuple[str, Any]]:
 
 
 def pods(found: Any) -> Iterator[dict[str, Any]]:
-    """Every specification of a pod in a manifest: what has containers."""
+    """Every pod specification in a manifest, recognised by its containers."""
     if isinstance(found, dict):
         if "containers" in found:
             yield found
@@ -72,7 +72,7 @@ def test_the_service_of_kserve_has_no_token() -> None:
     assert service["spec"]["predictor"]["automountServiceAccountToken"] is False
 
 
-def test_a_pod_with_more_rights_is_seen() -> None:
+def test_a_pod_with_more_rights_is_detected() -> None:
     _, pod, _ = PODS[0]
     for lacking in ("automountServiceAccountToken", "securityContext"):
         with pytest.raises((AssertionError, KeyError)):
@@ -93,7 +93,7 @@ def test_services_of_compose_are_confined_and_on_this_machine(path: Path) -> Non
         assert service["image"].startswith("${"), f"{name}: no digest can be given"
 
 
-def test_a_server_of_compose_writes_where_it_must_alone_and_has_names() -> None:
+def test_a_compose_server_writes_only_where_it_must_and_has_names() -> None:
     server = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))["services"]["lsv"]
     assert (server["read_only"], server["tmpfs"]) == (True, ["/tmp"])
     scraped = yaml.safe_load((DEPLOY / "prometheus" / "compose.yaml").read_text(encoding="utf-8"))

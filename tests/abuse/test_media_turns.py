@@ -1,4 +1,4 @@
-"""Work in side processes and threads takes turns by account, so that one account's flood holds up no other's."""
+"""Accounts take turns in side processes and threads, so that a flood of one account delays no other."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def render(templates: RequestTemplates, template: str, owner: Owner) -> fl
 
 
 @pytest.mark.parametrize("other", [Owner("b"), Owner("a", request="other")], ids=["account", "request"])
-async def test_a_flood_does_not_stand_before_another(templates: RequestTemplates, other: Owner):
+async def test_a_flood_does_not_delay_another_account(templates: RequestTemplates, other: Owner):
     await render(templates, "{{ 1 }}", Owner("a"))
     flood = [asyncio.create_task(render(templates, SLOW, Owner("a", request="flood"))) for _ in range(FLOOD)]
     await asyncio.sleep(0.05)
@@ -63,7 +63,7 @@ async def test_the_line_of_one_account_leaves_room_for_others(monkeypatch: pytes
     pool.close()
 
 
-async def test_work_of_many_replies_leaves_a_process_to_short_work():
+async def test_work_with_many_replies_leaves_a_process_to_short_work():
     kind = Kind("tries", "lsv.processes.confinement.probe", Tried, Terms(memory=128 << 20, seconds=20))
     pool: SidePool[Begin | Try, Tried] = SidePool(kind, Begin(), seconds=60, size=2)
 

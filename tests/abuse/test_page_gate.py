@@ -1,4 +1,4 @@
-"""Web pages of strangers call lsv's own web page: by a name of theirs, from their site, with uploads without end."""
+"""Foreign web pages attack lsv's own web page: under their host name, from their site, and with endless uploads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def as_form(*files: bytes) -> bytes:
 
 
 class Page:
-    """A page on a port, in front of a server that is not there."""
+    """A page on a port, without a server behind it."""
 
     def __init__(self, uploads: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
         pytest.importorskip("gradio")
@@ -48,7 +48,7 @@ class Page:
             self._page = pool.submit(asyncio.run, start()).result()
 
     def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, str]:
-        """Status and text of an answer."""
+        """The status and text of an answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
         given = {"Host": f"127.0.0.1:{self.port}"} | {name.replace("_", "-"): value for name, value in headers.items()}
         try:
@@ -79,7 +79,7 @@ def page(uploads: Path) -> Iterator[Page]:
     ("method", "path", "kind"),
     [("GET", "/", ""), ("GET", "/config", ""), ("POST", CALL, "application/json"), ("POST", UPLOAD, FORM)],
 )
-def test_a_name_of_a_stranger_is_refused(page: Page, method: str, path: str, kind: str) -> None:
+def test_a_foreign_host_name_is_refused(page: Page, method: str, path: str, kind: str) -> None:
     """DNS rebinding: to the browser, the page belongs to the site that asks."""
     body = {CALL: QUESTION, UPLOAD: as_form(b"0" * 1000)}.get(path, b"")
     status, text = page.ask(method, path, body, Host=EVIL, Origin=f"http://{EVIL}", Content_Type=kind)
@@ -90,7 +90,7 @@ def test_a_name_of_a_stranger_is_refused(page: Page, method: str, path: str, kin
 
 @pytest.mark.parametrize("kind", ["application/json", "text/plain", "application/x-www-form-urlencoded", FORM, ""])
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost:3000"])
-def test_pages_of_strangers_are_refused(page: Page, uploads: Path, origin: str, kind: str) -> None:
+def test_pages_of_other_sites_are_refused(page: Page, uploads: Path, origin: str, kind: str) -> None:
     before = measure(uploads)
     for path, body in ((CALL, QUESTION), (UPLOAD, as_form(b"0" * 1000))):
         assert page.ask("POST", path, body, Origin=origin, Content_Type=kind)[0] in (403, 415)
@@ -104,7 +104,7 @@ def test_programs_use_the_page_as_before(page: Page) -> None:
     assert Path(json.loads(text)[0]).stat().st_size == 1000
 
 
-def test_uploads_end_where_the_folder_is_full(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uploads_end_when_the_folder_is_full(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     assert page.ask("POST", UPLOAD, as_form(b"1" * 100_000), Content_Type=FORM)[0] == 200
     monkeypatch.setattr(gate, "FOLDER_BYTES", 150_000)
     status, text = page.ask("POST", UPLOAD, as_form(b"2" * 100_000), Content_Type=FORM)

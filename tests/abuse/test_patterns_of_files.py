@@ -14,9 +14,9 @@ from lsv.weights.quantizer import WEIGHT, LinearLayer, StoredTensor, Unquantised
 from lsv_quant.checkpoints import autoround, awq, compressed_tensors, gptq
 
 LINEAR = r"(([a-z_.0-9]+)+)+!"
-"""Python's re takes years for it."""
+"""A pattern that takes Python's re years."""
 LIMITED = r"^((a|aa|[b-z._0-9]+)+)+$(?<!w)"
-"""RE2 does not take it, for its last group."""
+"""A pattern that RE2 does not support, because of its last group."""
 NAME = "model.layers.0.self_attn." + "a" * 60 + "_proj.w"
 PLAIN: dict[str, Any] = {"bits": 4, "group_size": 128}
 GROUP = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "strategy": "channel"}}

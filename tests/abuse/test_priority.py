@@ -1,4 +1,4 @@
-"""One account's priorities against the requests of others."""
+"""Priorities of one account against requests of other accounts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_URGENT = -(1 << 31)
 
 
 class Flood:
-    """Requests of account ``a`` that never end coming, and single ones of others."""
+    """An endless stream of requests of account ``a``, and single requests of others."""
 
     def __init__(self, **given) -> None:
         limits = Limits(max_num_seqs=4, max_num_batched_tokens=32, max_model_len=128)
@@ -68,7 +68,7 @@ def test_urgent_requests_of_one_account_are_preempted_as_well():
     assert "a" in preempted, "blocks run out, and a has at least as many as b"
 
 
-def test_an_account_goes_before_others_as_far_as_its_bound():
+def test_an_account_goes_before_others_up_to_its_bound():
     for bound, expected in ((0, True), (-5, False)):
         flood = Flood(priority=MOST_URGENT, priority_at_least=bound)
         flood.step()
@@ -90,7 +90,7 @@ def test_priority_orders_the_requests_of_one_account():
     assert [id for id in begun if id in (first, *others)] == [first, others[2], others[1], others[3], others[0]]
 
 
-def test_a_policy_that_says_nothing_of_tenants_keeps_them_fair():
+def test_tenants_share_fairly_under_a_policy_without_tenant_keys():
     class Shortest:
         def key(self, group, now):
             return (len(group.spec.prompt.ids),)

@@ -1,4 +1,4 @@
-"""Clients of the proxy before servers that share requests: they leave, send without end, or are strangers' pages."""
+"""Hostile clients of the disaggregation proxy: they leave, send endlessly, or are pages of other sites."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BODY = json.dumps({"prompt": "Hi"}).encode()
 
 
 class Backend(ThreadingHTTPServer):
-    """A server that answers when it is told to, and notes whose clients leave before."""
+    """A server that answers on request, and records clients that leave before."""
 
     daemon_threads = True
 
@@ -103,8 +103,8 @@ def status(end: socket.socket) -> int:
 
 
 @pytest.mark.parametrize("size", [100, 1_000_000])
-def test_a_client_that_leaves_ends_the_work_for_it(proxy: Any, backend: Backend, size: int) -> None:
-    """First the producer works for it, then the consumer; a known producer and the consumer do at once."""
+def test_work_ends_when_its_client_leaves(proxy: Any, backend: Backend, size: int) -> None:
+    """First the producer works, then the consumer; with a known producer both work at the same time."""
     producer = backend.url
     with send(proxy, BODY.ljust(size)):
         wait_until(lambda: backend.open == 1)
@@ -137,7 +137,7 @@ def test_lengths_are_checked_before_anything_is_read(
     assert backend.open == 0
 
 
-def test_bodies_have_a_bound_together(
+def test_all_bodies_together_are_limited(
     proxy: Any, backend: Backend, module: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ALL_BYTES", 1500)
@@ -146,7 +146,7 @@ def test_bodies_have_a_bound_together(
         assert status(send(proxy, BODY.ljust(1000))) == 503
 
 
-def test_connections_have_a_bound(proxy: Any, module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_are_limited(proxy: Any, module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_CONNECTIONS", 3)
     silent = [socket.create_connection(("127.0.0.1", proxy.server_port), 20) for _ in range(3)]
     wait_until(lambda: len(proxy.exchanges) == 3)
@@ -156,7 +156,7 @@ def test_connections_have_a_bound(proxy: Any, module: Any, monkeypatch: pytest.M
     wait_until(lambda: not proxy.exchanges)
 
 
-def test_a_head_can_not_be_drawn_out(proxy: Any, module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_head_is_cut_off(proxy: Any, module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "READ_SECONDS", 0.5)
     with socket.create_connection(("127.0.0.1", proxy.server_port), 20) as end:
         began = time.monotonic()
@@ -168,7 +168,7 @@ def test_a_head_can_not_be_drawn_out(proxy: Any, module: Any, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null"])
-def test_strangers_pages_are_refused(proxy: Any, backend: Backend, origin: str) -> None:
+def test_pages_of_other_sites_are_refused(proxy: Any, backend: Backend, origin: str) -> None:
     length = f"Content-Length: {len(BODY)}"
     assert status(send(proxy, BODY, host="evil.example")) == 403
     assert status(send(proxy, BODY, length, f"Origin: {origin}")) == 403

@@ -1,4 +1,4 @@
-"""Quotas count what the engine computed for an account, not what its clients were told."""
+"""Quotas count what the engine computed for an account, not what its clients received."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Account:
 
     @property
     def computed(self) -> int:
-        """By the engine's own count."""
+        """The tokens by the engine's own count."""
         return self.engine.stats.generation_tokens_total
 
 
@@ -71,7 +71,7 @@ def test_every_beam_counts():
     assert account.counted == account.computed > 5 * answer
 
 
-def test_beams_that_are_left_count_up_to_the_round_that_was_computed():
+def test_an_abandoned_search_counts_its_computed_rounds():
     account = Account()
     account.ask(**BEAMS)
     while account.computed < 50:
@@ -80,7 +80,7 @@ def test_beams_that_are_left_count_up_to_the_round_that_was_computed():
     assert account.counted >= account.computed - BEAMS["best_of"]
 
 
-def test_candidates_that_are_not_shown_count():
+def test_hidden_candidates_count():
     account = Account()
     account.ask(n=1, best_of=6, temperature=1.0, max_tokens=9, ignore_eos=True)
     account.run()
@@ -88,7 +88,7 @@ def test_candidates_that_are_not_shown_count():
 
 
 @pytest.mark.parametrize("beams", [True, False])
-def test_prompts_that_are_computed_again_count(beams: bool):
+def test_recomputed_prompts_count(beams: bool):
     account = Account(prefix_caching=False)
     given = BEAMS | {"max_tokens": 5} if beams else {"best_of": 6, "n": 1, "temperature": 1.0, "max_tokens": 5}
     account.ask(range(5, 46), **given)
@@ -105,7 +105,7 @@ def test_rejected_drafts_count():
     assert account.counted == 4 + 5
 
 
-def test_what_follows_a_stop_string_counts():
+def test_tokens_after_a_stop_string_count():
     account = Account()
     account.ask(temperature=0.0, max_tokens=9, detokenize=True, stop=("B",))
     account.read([Update(id=0, tokens=tuple(range(7)), start=Start())])
@@ -117,7 +117,7 @@ FILE = '[alice]\nkeys = ["a"]\ntokens_per_minute = 2000\n'
 
 
 class Searching:
-    """Has a fake client tell how much was computed without a word of the answer."""
+    """Make a fake client report computed tokens without text."""
 
     def __init__(self, client: ClientBase, computed: int) -> None:
         self._generate, self._computed = client.generate, computed

@@ -1,4 +1,4 @@
-"""An engine hangs: balancers hear of it within seconds, long before it is killed."""
+"""An engine hangs. Load balancers notice within seconds, long before it is killed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_silence_counts_from_three_heartbeats_on() -> None:
     judging.cancel()
 
 
-async def test_what_was_announced_may_take_its_time() -> None:
+async def test_an_announced_task_may_be_silent() -> None:
     silence = Silence(60.0, BEAT)
     judging = asyncio.create_task(silence.wait_for_hang())
     silence.end(60.0, works=True)
@@ -76,12 +76,12 @@ async def test_what_was_announced_may_take_its_time() -> None:
     judging.cancel()
 
 
-async def test_a_client_that_is_held_up_blames_nobody() -> None:
-    """A heartbeat that has arrived is read before the engine is judged."""
+async def test_a_blocked_client_blames_no_engine() -> None:
+    """Heartbeats that have arrived are read before the engine counts as silent."""
     silence, loop = Silence(60.0, BEAT), asyncio.get_running_loop()
     judging = asyncio.create_task(silence.wait_for_hang())
     await asyncio.sleep(0)
-    time.sleep(10 * BEAT)  # the event loop stands still
+    time.sleep(10 * BEAT)  # blocks the event loop
     loop.call_later(0, silence.end)
     for _ in range(10):
         await asyncio.sleep(0)
@@ -89,7 +89,7 @@ async def test_a_client_that_is_held_up_blames_nobody() -> None:
     judging.cancel()
 
 
-def test_one_replica_that_speaks_is_enough() -> None:
+def test_one_responsive_replica_is_enough() -> None:
     ready, silent = EngineStatus(state="ready"), EngineStatus(state="ready", silent=4.0)
     assert summarise([silent, ready], complete=True).silent == 0
     assert summarise([silent, silent], complete=True).silent == 4.0

@@ -1,4 +1,4 @@
-"""An answer whose grammar is slow costs itself time, and no other answer."""
+"""An answer with a slow grammar delays only itself."""
 
 import threading
 import time
@@ -23,7 +23,7 @@ from lsv.testing.fakes.grammar import EOS, CountUp, FakeCompiler
 from lsv.testing.fakes.requests import make_spec
 
 AMBIGUOUS = 'start: e\ne: e e | e e e | e e e e | "a" | "b" | "ab" | "ba"'
-"""Each token takes longer than the one before: all ways of reading the answer are followed."""
+"""An ambiguous grammar. Each token takes longer than the previous one, because all derivations are followed."""
 pytestmark = pytest.mark.timeout(100)
 
 
@@ -34,12 +34,12 @@ def burn(seconds: float) -> None:
 
 
 class Slow(CountUp):
-    """Takes ``seconds`` of processor time for each token, and tells the threads that it works in."""
+    """Takes ``seconds`` of processor time for each token, and records its threads."""
 
     seconds = 2 * followed.QUICK
     threads: set[str] = set()
     gate: threading.Event | None = None
-    """What the second token and later ones wait for."""
+    """An event that the second and later tokens wait for."""
 
     def accept(self, ids: Sequence[int]) -> bool:
         if self.gate is not None and self.seen:
@@ -107,7 +107,7 @@ def test_other_answers_go_on_while_a_grammar_is_slow(
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
 def test_slow_answers_follow_their_grammars(make: Callable[..., Engine[str]], depth: int) -> None:
-    """They are what they would be if their grammars were quick."""
+    """The answers are the same as with quick grammars."""
     answers = []
     for form in ("quick", "slow"):
         engine = make(depth)
@@ -133,7 +133,7 @@ def test_preempted_slow_answers_go_on_where_they_were(make: Callable[..., Engine
 def test_answers_that_share_a_steps_allowance_take_turns(
     make: Callable[..., Engine[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many that are quick alone are not quick together: a step waits for some of them only."""
+    """Many quick answers are slow together, so a step waits only for some of them."""
     engine = make(seconds=followed.QUICK / 2)
     monkeypatch.setattr(guide, "ALLOWANCE", 2 * followed.QUICK)
     lane: list[int] = []
@@ -146,7 +146,7 @@ def test_answers_that_share_a_steps_allowance_take_turns(
     assert [tokens(news, id)[-1] for id in range(8)] == [40] * 8
 
 
-def test_an_answer_whose_time_is_used_up_is_refused_by_name(
+def test_an_answer_over_its_time_budget_is_refused_by_name(
     make: Callable[..., Engine[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(followed, "SECONDS", 0.02)
@@ -163,9 +163,7 @@ def test_an_answer_whose_time_is_used_up_is_refused_by_name(
     assert tokens(news, 1)[-1] == 40
 
 
-def test_one_who_leaves_while_its_grammar_is_slow_is_forgotten(
-    make: Callable[..., Engine[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_aborted_slow_answer_is_forgotten(make: Callable[..., Engine[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     engine, gate = make(), threading.Event()
     monkeypatch.setattr(Slow, "gate", gate)
     for id in range(2):
@@ -179,8 +177,8 @@ def test_one_who_leaves_while_its_grammar_is_slow_is_forgotten(
     assert tokens(run(engine), 3)[-1] == 40
 
 
-def test_what_an_answer_may_begin_with_is_known_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No step waits for the first mask, for which much is computed that later ones share."""
+def test_the_first_mask_is_computed_with_the_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No step waits for the first mask, which is slow because later masks reuse its work."""
     threads: list[str] = []
     first = compiler._first_mask
 
@@ -201,7 +199,7 @@ def test_what_an_answer_may_begin_with_is_known_before_it_begins(monkeypatch: py
     assert not filled
 
 
-def test_an_ambiguous_grammar_ends_its_own_answers_alone() -> None:
+def test_an_ambiguous_grammar_ends_only_its_own_answers() -> None:
     with LLM("lsv-demo") as llm:
         form = StructuredOutputsParams(grammar=AMBIGUOUS)
         params = [

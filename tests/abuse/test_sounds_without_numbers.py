@@ -1,4 +1,4 @@
-"""A sound with samples that are no numbers is its client's mistake, and never a fault of the model."""
+"""Audio with NaN or infinity is the client's mistake, and never counts as a fault of the model."""
 
 import hashlib
 import struct
@@ -34,21 +34,21 @@ def with_one(value: float) -> np.ndarray:
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 @pytest.mark.parametrize("bits", [32, 64])
 @pytest.mark.parametrize("rate", [RATE, 22_050])
-def test_a_file_with_such_a_sample_is_refused(value: float, bits: int, rate: int) -> None:
+def test_a_file_with_a_nonfinite_sample_is_refused(value: float, bits: int, rate: int) -> None:
     for decode in (decode_audio, decode_track):
-        with pytest.raises(BadRequest, match="must hold finite numbers"):
+        with pytest.raises(BadRequest, match="NaN or infinity; send finite"):
             decode(wav(with_one(value), bits), rate, Limits())
-    with pytest.raises(BadRequest, match="must hold finite numbers"):
+    with pytest.raises(BadRequest, match="NaN or infinity; send finite"):
         mix_audio(with_one(value), RATE, rate, Limits())
 
 
-def test_a_sound_of_numbers_passes() -> None:
+def test_finite_audio_passes() -> None:
     assert len(decode_audio(wav(with_one(0.5)), RATE, Limits()).samples) == RATE
 
 
-def test_no_content_with_such_numbers_reaches_a_processor() -> None:
-    """However it was decoded: this is where all of it passes."""
+def test_no_nonfinite_media_reach_a_processor() -> None:
+    """All decoded audio passes through this function."""
     preprocessor = Preprocessor.__new__(Preprocessor)  # without a model
     preprocessor.limits, preprocessor._root = Limits(), hashlib.sha256()
-    with pytest.raises(BadRequest, match="audio must hold finite numbers"):
+    with pytest.raises(BadRequest, match="the audio has values that are NaN or infinity"):
         preprocessor.process("audio", Audio(with_one(VALUES["nan"]).astype(np.float32), RATE), {})

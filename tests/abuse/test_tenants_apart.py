@@ -1,4 +1,4 @@
-"""What one tenant leaves behind, another does not find: one fills a cache of contents, and the other reads it."""
+"""Caches are separate for each tenant: one tenant fills a cache, and another tries to read it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_blocks(kept: str) -> None:
 
 
 def test_names_of_contents() -> None:
-    """They are what engines promise, fetch and revoke contents by, and what says where prompts part."""
+    """Engines promise, fetch and revoke contents by these names, which also show where prompts differ."""
     kv = KVManager(GROUPS, 20, 4, root=b"root")
     own, others = (kv.names(make_request(1, TOKENS, sampling=SamplingParams(), salt=salt)) for salt in (b"a", b"b"))
     assert not {*own} & {*others}
@@ -85,7 +85,7 @@ def test_a_slot_of_the_worker_knows_its_tenant() -> None:
 
 
 def test_bad_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long list takes a time to tokenise that clients can measure."""
+    """Tokenising a long list takes measurable time."""
     tokenizer, encoded = letters(97), []
     encode = tokenizer.encode
     monkeypatch.setattr(tokenizer, "encode", lambda text, **given: encoded.append(text) or encode(text, **given))

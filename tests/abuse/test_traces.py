@@ -1,4 +1,4 @@
-"""A collector of traces that hangs: requests do not wait for it, nor does the end of a server."""
+"""A trace collector hangs. Neither requests nor the shutdown of the server wait for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RECORD = RequestRecord(
 
 
 class Hanging(SpanExporter):
-    """Accepts spans and never says that it has them."""
+    """Accepts spans and never acknowledges them."""
 
     def __init__(self) -> None:
         self.released = threading.Event()
@@ -45,7 +45,7 @@ def hanging():
     found.released.set()
 
 
-def test_a_collector_that_hangs_holds_up_no_request_and_no_stop(hanging, monkeypatch, caplog):
+def test_a_hanging_collector_delays_no_request_and_no_stop(hanging, monkeypatch, caplog):
     monkeypatch.setattr(tracer, "_CLOSE_SECONDS", 0.3)
     processor = BatchSpanProcessor(hanging, max_queue_size=64, max_export_batch_size=16)
     found, spec = Tracer(processor), make_spec((1, 2), SamplingParams(), request_id="r")
@@ -58,4 +58,4 @@ def test_a_collector_that_hangs_holds_up_no_request_and_no_stop(hanging, monkeyp
     began = time.monotonic()
     found.close()
     assert time.monotonic() - began < 5
-    assert "the collector does not answer within 0.3 s" in caplog.text
+    assert "the collector did not answer within 0.3 s" in caplog.text

@@ -1,17 +1,17 @@
-"""Whatever outlives a request is keyed by its tenant.
+"""Everything that outlives a request is keyed by its tenant.
 
-The syntax tree shows every container that may grow: of modules, of classes, of their objects, and caches of functions.
-``containers.tsv`` says of each how long it keeps what of requests; one that is not listed fails.
+The syntax tree shows every container that may grow: of modules, classes, objects, and caches of functions.
+``containers.tsv`` says for each what it keeps of requests, and for how long. An unlisted container fails the test.
 
     start     it is filled from code, settings and checkpoints
-    request   it belongs to a call, a step or a request, or holds requests under way until these end
-    numbers   it holds counts, times, addresses or names of tenants: nothing of what is asked or answered
-    pure      it saves a pure function microseconds, so less than a client can measure
+    request   it belongs to a call, a step or a request, or holds running requests until they end
+    numbers   it holds counts, times, addresses or names of tenants, but no prompts or answers
+    pure      it saves a pure function microseconds, less than a client can measure
     tenant    it holds contents under the salt of their tenant; the last column names tests in which one tenant fills it
               and another reads it
 
-A line for a class holds for all attributes of its objects, which live no longer than a start, a call, a step or a
-request. Of objects that live as long as a server each attribute has a line.
+A line for a class covers all attributes of its objects, if they live no longer than a start, a call, a step or a
+request. For objects that live as long as a server, each attribute has a line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 REGISTER = Path(__file__).parent / "containers.tsv"
 ROOMS = ("core", "plugins", "webui")
 NOT_SERVING = ("core/lsv/testing/", "plugins/bench/", "plugins/doctor/", "plugins/scaffold/")
-"""Folders whose code no server runs."""
+"""Folders with code that servers do not run."""
 
 MAKERS = {
     "dict", "list", "set", "bytearray", "OrderedDict", "defaultdict", "deque", "Counter", "ChainMap", "Queue",
@@ -43,14 +43,14 @@ LIFETIMES = (*OF_OBJECTS, "numbers", "pure", "tenant")
 
 
 def name_of(node: ast.expr) -> str:
-    """The last name of what is called or decorates: ``deque`` of ``collections.deque[int](maxlen=3)``."""
+    """The last name of a callee or decorator: ``deque`` in ``collections.deque[int](maxlen=3)``."""
     while isinstance(node, ast.Call | ast.Subscript):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def is_empty(value: ast.expr) -> bool:
-    """Whether it makes a container that is there to be filled."""
+    """Whether an expression creates a container that may be filled."""
     if isinstance(value, ast.Dict):
         return not value.keys
     if isinstance(value, ast.List | ast.Set):
@@ -68,7 +68,7 @@ def is_container(value: ast.expr) -> bool:
 
 
 def find_changed(tree: ast.Module) -> set[str]:
-    """What is changed in place somewhere in a module, as it is spelt there."""
+    """Expressions that are changed in place in a module, as written there."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGES:
@@ -82,7 +82,7 @@ def find_changed(tree: ast.Module) -> set[str]:
 
 
 def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """The targets of an assignment with what each of them gets."""
+    """The targets of an assignment, each with its value."""
     if isinstance(node, ast.AnnAssign) and node.value is not None:
         yield node.target, node.value
     for target in node.targets if isinstance(node, ast.Assign) else ():
@@ -99,9 +99,9 @@ class Scan:
     def __init__(self, tree: ast.Module) -> None:
         self._changed = find_changed(tree)
         self.shared: list[str] = []
-        """Those that there is one of."""
+        """Containers that exist once."""
         self.own: list[str] = []
-        """Those that each object of a class has."""
+        """Containers of each object of a class."""
         self._read(tree.body, "")
 
     def _read(self, body: Sequence[ast.stmt], within: str) -> None:
@@ -145,7 +145,7 @@ def read_register() -> dict[str, tuple[str, str]]:
 
 
 def find_unlisted(place: str, found: Scan, register: dict[str, tuple[str, str]]) -> list[str]:
-    """The containers of a module that the register says nothing of."""
+    """The containers of a module that are not listed."""
     classes = {name for name, (lifetime, _) in register.items() if lifetime in OF_OBJECTS}
     shared = [f"{place}::{name}" for name in found.shared]
     own = [f"{place}::{name}" for name in found.own if f"{place}::{name.rpartition('.')[0]}" not in classes]

@@ -1,4 +1,4 @@
-"""Only what is shown or stored reads the clock on the wall, which may jump: durations are of the monotonic one."""
+"""The wall clock, which may jump, is only read for display and storage. Durations use the monotonic clock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SHOWN = {
 
 
 def reads(source: str) -> Iterator[int]:
-    """Lines that name a clock on the wall, called or handed on."""
+    """Lines that mention a wall clock, called or passed on."""
     tree = ast.parse(source)
     short = {
         alias.asname or alias.name: f"{node.module}.{alias.name}"
@@ -53,7 +53,7 @@ def reads(source: str) -> Iterator[int]:
             yield node.lineno
 
 
-def test_what_reads_the_clock_on_the_wall_only_shows_or_stores_it() -> None:
+def test_the_wall_clock_is_only_shown_or_stored() -> None:
     found = {
         str(path.relative_to(ROOT))
         for folder in ("core", "plugins", "webui", "deploy")

@@ -71,7 +71,7 @@ def test_words_are_in_order(name: str) -> None:
 
 
 def install_by_name(text: str) -> list[str]:
-    """Commands that would install lsv from a package index, where there is no release."""
+    """Commands that would install lsv from a package index, which has no release."""
     return re.findall(r"pip install (?:-\S+ )*[\"']?lsv\b[^`\n]*", text)
 
 

@@ -1,4 +1,4 @@
-"""The table of families in docs/tools.md is what tools/templates.py makes of tools/templates.tsv."""
+"""The table of families in docs/tools.md is what tools/templates.py generates from tools/templates.tsv."""
 
 from __future__ import annotations
 

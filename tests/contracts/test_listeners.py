@@ -1,4 +1,4 @@
-"""Every place that opens a listener, and what guards it: names of the server, pages of other sites, sizes, secrets."""
+"""Every listener is listed with its protection: host names, pages of other sites, sizes, secrets."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OPENERS = frozenset(
         "run_simple",
     }
 )
-"""Names of functions, methods and classes that open a listener, in the standard library and in what serves HTTP."""
+"""Names of functions, methods and classes that open a listener, in the standard library and HTTP frameworks."""
 
 
 class Web(NamedTuple):
@@ -51,14 +51,14 @@ class Web(NamedTuple):
 
 
 class Guarded(NamedTuple):
-    """A listener that a browser can't use, and what guards it."""
+    """A listener that a browser can't use, and its protection."""
 
     by: str
     test: str = ""
 
 
 class NoListener(NamedTuple):
-    """A function whose name is that of an opener, and what it does instead."""
+    """A function that is named like an opener, and what it does instead."""
 
     what: str
 
@@ -72,17 +72,17 @@ _API = Web(
     "tests/plugins/api/test_errors.py::test_body_limit",
 )
 _WEB_PAGE = Web(
-    f"{_PAGE}::test_a_name_of_a_stranger_is_refused",
-    f"{_PAGE}::test_pages_of_strangers_are_refused",
+    f"{_PAGE}::test_a_foreign_host_name_is_refused",
+    f"{_PAGE}::test_pages_of_other_sites_are_refused",
     f"{_PAGE}::test_large_bodies_are_refused_by_their_length",
 )
 _PROXIED = Web(
-    f"{_PROXY}::test_strangers_pages_are_refused",
-    f"{_PROXY}::test_strangers_pages_are_refused",
+    f"{_PROXY}::test_pages_of_other_sites_are_refused",
+    f"{_PROXY}::test_pages_of_other_sites_are_refused",
     f"{_PROXY}::test_lengths_are_checked_before_anything_is_read",
 )
 _DOOR = Guarded(
-    "LSV_CLUSTER_KEY, before anything is read", "tests/abuse/test_door.py::test_the_silent_keep_nobody_waiting"
+    "LSV_CLUSTER_KEY, before anything is read", "tests/abuse/test_door.py::test_silent_connections_delay_no_other"
 )
 _PRIVATE = Guarded(
     "a socket in a folder of this user's alone", "tests/core/engine/test_process.py::test_the_socket_is_private"
@@ -112,7 +112,7 @@ KNOWN: dict[str, Web | Guarded | NoListener] = {
 
 
 def openers(source: str) -> Iterator[str]:
-    """Where a module opens listeners: the functions' qualified names; of a class that is derived from one, its own."""
+    """The qualified names of functions that open listeners, and of classes derived from a listener."""
     yield from _walk(ast.parse(source), ())
 
 
@@ -130,7 +130,7 @@ def _walk(node: ast.AST, inside: tuple[str, ...]) -> Iterator[str]:
 
 
 def _opens(call: ast.Call) -> bool:
-    """Whether a call may open a listener, by its name and, where others have that name too, by its arguments."""
+    """Whether a call may open a listener, by its name, and for ambiguous names by its arguments."""
     match _name(call.func):
         case "bind" | "listen":  # a socket's take an address or nothing
             return len(call.args) <= 1 and not call.keywords

@@ -1,6 +1,6 @@
-"""Files that others wrote are opened by ``lsv.untrusted.files`` alone: regular files, of bounded size.
+"""Only ``lsv.untrusted.files`` opens untrusted files: regular files of limited size.
 
-Every other call that opens a file is listed here with whose files these are.
+Every other call that opens a file is listed here with the origin of its files.
 """
 
 import ast
@@ -21,7 +21,7 @@ NOT_FILES = {
     "CommandContext.open", "self._fetches.open", "self._guide.open", "self._searches.open", "one.open", "self.open",
     "self._kv.open", "self._speculation.open", "platform.open", "part.open", "call.open", "self.read_text",
 }  # fmt: skip
-"""Methods called ``open`` of things that are no files."""
+"""Methods called ``open`` of objects that are not files."""
 THE_GATE = "core/lsv/untrusted/files.py"
 OUR_OWN = {
     "core/lsv/cli/conversation.py": "files that the user names",
@@ -79,15 +79,15 @@ OUR_OWN = {
     "webui/lsv_webui/theme.py": "files of our own",
     "webui/lsv_webui/orphan.py": "/dev/null and /proc",
 }
-"""Modules that open other files, and whose files these are."""
+"""Modules that open other files, with the origin of these files."""
 OF_COMMANDS = (
     "core/lsv/testing/", "plugins/bench/", "plugins/doctor/", "plugins/scaffold/",
 )  # fmt: skip
-"""Commands and tests open what their user names, in a process of his own."""
+"""Commands and tests open files that their user names, in the user's own process."""
 
 
 def opens(file: Path) -> Iterator[int]:
-    """The lines of a module on which a file is opened."""
+    """The lines of a module that open a file."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.Call):
             continue

@@ -1,6 +1,6 @@
-"""A regular expression from a file or a request reaches no matcher that backtracks without a limit.
+"""No regular expression from a file or a request reaches an unlimited backtracking matcher.
 
-``re`` gets literals, put together of literals of the same module. All else is listed here with where it comes from.
+``re`` gets literals, or combinations of literals of the same module. All other patterns are listed with their origin.
 """
 
 import ast
@@ -27,11 +27,11 @@ OUR_OWN = {
     "plugins/xpu/lsv_xpu/devices_table.py": "a table of the same module",
     "plugins/xpu/lsv_xpu/oneccl.py": "a table of the same module",
 }
-"""Modules that match patterns which are no literals, and whose patterns these are."""
+"""Modules that match patterns other than literals, with the origin of these patterns."""
 
 
 def made_up(file: Path) -> Iterator[int]:
-    """The lines of a module on which a pattern is no literal."""
+    """The lines of a module with a pattern that is not a literal."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     constants: dict[str, ast.expr] = {}
     for node in tree.body:

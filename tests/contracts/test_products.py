@@ -1,4 +1,4 @@
-"""Modules multiply through ``lsv.products``, which keeps rows apart; those that multiply float32 need not."""
+"""Modules multiply through ``lsv.products``, which keeps rows independent. Only float32 products need not."""
 
 import ast
 from collections.abc import Iterator
@@ -34,11 +34,11 @@ FLOAT32 = (
     "plugins/xpu/lsv_xpu/emulation/",
     "plugins/xpu/lsv_xpu/int4_weights.py",
 )
-"""Where products are of float32, of whole numbers, or multiply nothing of a request."""
+"""Products of float32 or integers, or without data of requests."""
 
 
 def products(text: str) -> Iterator[int]:
-    """The lines on which torch multiplies."""
+    """The lines that call torch's products."""
     for node in ast.walk(ast.parse(text)):
         called = isinstance(node, ast.Attribute) and node.attr in NAMES and ast.unparse(node) in PLAIN
         if called or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)):

@@ -1,6 +1,6 @@
-"""Every route has a line in tests/abuse/routes.tsv: who may call it, the bound of its body, and tests of its abuse.
+"""Every route has a line in tests/abuse/routes.tsv: who may call it, the limit of its body, and its abuse tests.
 
-The server is asked whether the line is true.
+The test checks the line against a server.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .test_reliability import ROOT, names
 
 TABLE = ROOT / "tests" / "abuse" / "routes.tsv"
 SMALL, LARGE = 2000, 5000
-"""Bytes that a body may have without media and with them."""
+"""The limits of a body in bytes, without and with media."""
 BOUNDS = {"api-max-text-mb": SMALL, "max-body-mb": LARGE, "none": None}
 
 
@@ -55,7 +55,7 @@ LINES = read(TABLE)
 
 
 async def served() -> set[str]:
-    """What a server answers, each path once: with and without a slash at its end it is the same route."""
+    """The routes of a server, each once: a trailing slash makes no difference."""
     return routes_of(create_app(Service({"fake": FakeClient()}), ApiOptions(port=0)))
 
 
@@ -84,7 +84,7 @@ async def test_a_route_without_a_line_is_seen() -> None:
 
 
 def missing(lines: Iterable[Line]) -> list[str]:
-    """Tests that lines name and that do not exist; a line without any counts as well."""
+    """Listed tests that do not exist; a line without tests counts as well."""
     found = []
     for line in lines:
         for file, _, name in (test.partition("::") for test in line.tests or ("none::none",)):

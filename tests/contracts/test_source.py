@@ -20,7 +20,7 @@ Rule = Callable[[ast.AST], bool]
 
 
 def places(files: list[Path], rules: Mapping[str, Rule]) -> dict[str, list[str]]:
-    """By rule, where files break it. One walk for all of them: parsing takes most of the time."""
+    """The violations by rule. One walk covers all rules, because parsing takes most of the time."""
     found: dict[str, list[str]] = {name: [] for name in rules}
     for file in files:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

@@ -152,7 +152,7 @@ def test_parameters_of_each_vector(llm: LLM):
     params = [PoolingParams(truncate_prompt_tokens=1), PoolingParams()]
     outputs = llm.encode(prompt_token_ids=[[1, 2], [1, 2]], pooling_params=params, use_tqdm=False)
     assert [output.prompt_token_ids for output in outputs] == [(1,), (1, 2)]
-    with pytest.raises(BadRequest, match="2 prompts need as many pooling_params"):
+    with pytest.raises(BadRequest, match="2 prompts need 2 pooling_params"):
         llm.encode(["a", "b"], [PoolingParams()])
     with pytest.raises(BadRequest, match="must be PoolingParams"):
         llm.encode("a", greedy())
@@ -194,7 +194,7 @@ def test_an_engine_from_arguments(caplog: pytest.LogCaptureFixture):
 @pytest.mark.row("F-776")
 @pytest.mark.parametrize("engine", [LLMEngine, lsv.AsyncLLMEngine])
 def test_loggers_are_plugins(engine: Any):
-    with pytest.raises(ConfigError, match="a plugin hears of every request by the hook lsv_request_finished"):
+    with pytest.raises(ConfigError, match="use the plugin hook lsv_request_finished"):
         engine.from_engine_args(EngineArgs(model="lsv-demo"), stat_loggers={"mine": object()})
 
 
@@ -216,7 +216,7 @@ def test_bad_prompts_leave_nothing_behind(llm: LLM, prompts: Any):
 
 
 WRONG_ARGUMENTS: list[tuple[str, dict[str, Any], str]] = [
-    ("generate", {"prompts": 3}, "prompts must be a text, a list of token ids"),
+    ("generate", {"prompts": 3}, "prompts must be a string, a list of token ids"),
     ("generate", {"prompts": object()}, "prompts must be"),
     ("generate", {"prompts": b"text"}, "prompts must be"),
     ("generate", {"prompts": {1, 2}}, "prompts must be"),
@@ -224,8 +224,8 @@ WRONG_ARGUMENTS: list[tuple[str, dict[str, Any], str]] = [
     ("generate", {"prompts": {"prompt_token_ids": 3}}, "prompt_token_ids must be"),
     ("generate", {"prompts": {"prompt_token_ids": "ab"}}, "prompt_token_ids must be"),
     ("generate", {"prompt_token_ids": 3}, "prompt_token_ids must be"),
-    ("generate", {"prompts": "a", "priority": 3}, "priority must hold"),
-    ("generate", {"prompts": "a", "priority": ["high"]}, "priority must hold"),
+    ("generate", {"prompts": "a", "priority": 3}, "priority must be a list of"),
+    ("generate", {"prompts": "a", "priority": ["high"]}, "priority must be a list of"),
     ("chat", {"messages": "hi"}, "messages must be a list like"),
     ("chat", {"messages": {"role": "user", "content": "hi"}}, "messages must be a list like"),
     ("chat", {"messages": None}, "messages must be"),
@@ -233,7 +233,7 @@ WRONG_ARGUMENTS: list[tuple[str, dict[str, Any], str]] = [
     ("chat", {"messages": [[{"role": "user", "content": "a"}], 3]}, "messages must be a list of messages"),
     ("chat", {"messages": [{"role": "user", "content": "a", "tool_calls": 3}]}, "tool_calls must be a list"),
     ("chat", {"messages": [{"role": "user", "content": "a"}], "tools": 3}, "tools must be a list"),
-    ("chat", {"messages": [{"role": "user", "content": "a"}], "chat_template": 3}, "chat_template must be a text"),
+    ("chat", {"messages": [{"role": "user", "content": "a"}], "chat_template": 3}, "chat_template must be a string"),
     ("chat", {"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": 3}, "must be a mapping"),
     ("chat", {"messages": [{"role": "user", "content": "a"}], "mm_processor_kwargs": 3}, "must be a mapping"),
     ("beam_search", {"prompts": "a", "params": None}, "params must be BeamSearchParams"),
@@ -241,8 +241,8 @@ WRONG_ARGUMENTS: list[tuple[str, dict[str, Any], str]] = [
     ("encode", {"prompts": 3}, "prompts must be"),
     ("classify", {"prompts": 3}, "prompts must be"),
     ("reward", {"prompts": 3}, "prompts must be"),
-    ("score", {"data_1": 3, "data_2": "a"}, "data_1 must be a text"),
-    ("score", {"data_1": "a", "data_2": [None]}, "data_2 must be a text"),
+    ("score", {"data_1": 3, "data_2": "a"}, "data_1 must be a string"),
+    ("score", {"data_1": "a", "data_2": [None]}, "data_2 must be a string"),
 ]
 
 
@@ -288,7 +288,7 @@ def test_the_package_lists_public_names_only():
 
 
 def test_counts_that_do_not_match(llm: LLM):
-    with pytest.raises(BadRequest, match="2 prompts need as many"):
+    with pytest.raises(BadRequest, match="2 prompts need 2 "):
         llm.generate([[1], [2]], [greedy()])
     with pytest.raises(BadRequest, match="priority"):
         llm.generate([[1], [2]], greedy(), priority=[1])
@@ -390,7 +390,7 @@ def test_what_a_request_by_hand_may_bring():
     assert records[0].ttft > 100
     with pytest.raises(BadRequest, match="lora_request must be LoRARequest"):
         engine.add_request("b", "Hello", greedy(2), lora_request=object())
-    with pytest.raises(BadRequest, match="prompt adapters are not served: an adapter is a LoRA"):
+    with pytest.raises(BadRequest, match="prompt adapters are not supported: lsv serves LoRA adapters"):
         engine.add_request("b", "Hello", greedy(2), prompt_adapter_request=object())
 
 
@@ -453,7 +453,7 @@ def test_adapters_where_there_are_none(llm: LLM):
         llm.generate([[1]], use_tqdm=False, lora_request=object())
     with pytest.raises(BadRequest, match="start with --enable-lora"):
         llm.generate([[1]], use_tqdm=False, lora_request=lsv.LoRARequest("a", 1, "/nowhere"))
-    with pytest.raises(BadRequest, match="prompt adapters are not served"):
+    with pytest.raises(BadRequest, match="prompt adapters are not supported"):
         llm.generate([[1]], use_tqdm=False, prompt_adapter_request=object())
 
 

@@ -1,4 +1,4 @@
-"""Products of bfloat16 with an odd inner size: a row that is not finite stays alone, with the fault of AMX, too."""
+"""Products of bfloat16 with an odd inner size: a non-finite row affects no other row, also with the bug of AMX."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def as_heads(x: torch.Tensor) -> torch.Tensor:
 
 
 def products_of(module: object) -> dict[str, tuple[int, Compute]]:
-    """By name the width of a row and a product of rows, by the functions of torch or of ``lsv.products``."""
+    """By name, the width of a row and a product of rows, with functions of torch or ``lsv.products``."""
     plain = module is torch
     linear = functional.linear if plain else products.linear
     matmul = torch.matmul if plain else products.matmul
@@ -108,7 +108,7 @@ def score() -> tuple[int, Compute]:
 
 
 def adapters_of_rank_three() -> tuple[int, Compute]:
-    """All tokens have the same adapter, and so lie in one tile."""
+    """All tokens have the same adapter, so they are in one tile."""
     slots = AdapterSlots(
         LinearLayer("m", "column", 32, (8,), False, torch.bfloat16), 1, 3, torch.bfloat16, ActiveAdapters()
     )

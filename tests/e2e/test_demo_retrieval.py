@@ -22,7 +22,7 @@ def questions() -> list[tuple[str, str, str]]:
 
 @pytest.fixture(scope="module")
 def vectors() -> dict[str, Sequence[float]]:
-    """By text, what stands for each question and fact."""
+    """By text, the vector of each question and fact."""
     texts = sorted({text for _, question, fact in questions() for text in (question, fact)})
     with LLM("lsv-demo", num_gpu_blocks_override=256) as llm:
         outputs = llm.embed(texts, use_tqdm=False)

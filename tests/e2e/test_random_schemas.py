@@ -109,7 +109,7 @@ def test_so_does_the_demo_model():
 def test_so_they_do_by_another_back_end(tiny_model: Path):
     pytest.importorskip("xgrammar")
     with LLM(str(tiny_model), max_num_seqs=16, guided_decoding_backend="xgrammar") as llm:
-        check(llm, 40, seed=6, refused="is not followed")
+        check(llm, 40, seed=6, refused="is not supported")
 
 
 def test_so_they_do_when_blocks_run_out(tiny_model: Path):

@@ -236,7 +236,7 @@ def test_a_wrong_option_is_one_clear_line(tmp_path):
 
 @pytest.mark.parametrize("options", [(), ("--api-server-count", "2")], ids=["one process", "two"])
 def test_metrics_move_while_an_answer_grows(own_server, options):
-    """Also where another process than the one that answers is scraped."""
+    """Also if the scraped process is not the one that answers."""
     server = own_server(*options)
     server.wait_until_ready()
 

@@ -135,7 +135,7 @@ def test_the_line_for_long_contexts_on_a_gaudi(start: Start) -> None:
     found = start(LONG_CONTEXT, platform="hpu")
     assert found.config.options["hpu.prompt_seq_bucket_max"] == 32768
     assert found.config.step_timeout == 3600
-    assert "VLLM_RPC_TIMEOUT has no effect: the server waits for its engine" in found.warnings
+    assert "VLLM_RPC_TIMEOUT has no effect: the server waits as long as its engine" in found.warnings
 
 
 @pytest.mark.row("F-882", "F-475", "F-476", "F-534", "F-549")

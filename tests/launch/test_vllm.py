@@ -126,7 +126,7 @@ def test_another_servers_backend_is_the_platforms_first(start: Start, name: str)
         ("--chat-template nowhere.jinja", "nowhere.jinja"),
         ("--api-accounts nowhere.toml", "nowhere.toml"),
         ("--override-generation-config '{\"temperature\": -1}'", "temperature"),
-        ('--override-generation-config \'{"stop": "x"}\'', "override_generation_config must hold any of"),
+        ('--override-generation-config \'{"stop": "x"}\'', "override_generation_config must be a JSON object"),
         ("--uds /tmp/x.sock --webui", "leave --uds out"),
     ],
 )

@@ -19,7 +19,7 @@ def found() -> list[object]:
 
 @pytest.fixture
 def calls(found: list[object], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is asked of the collector."""
+    """Records calls of the collector."""
     calls: list[str] = []
     collector = {name: lambda name=name: calls.append(name) for name in ("collect", "freeze")}
     monkeypatch.setattr(heap, "gc", SimpleNamespace(**collector, get_objects=lambda: found))

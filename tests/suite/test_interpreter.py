@@ -1,4 +1,4 @@
-"""Types that the interpreter shares are those that Triton describes."""
+"""Cached types are the same as Triton's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests rely on numpy for."""
+"""Properties of numpy that tests rely on."""
 
 from __future__ import annotations
 

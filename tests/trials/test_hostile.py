@@ -1,4 +1,4 @@
-"""The soak's hostile visitors do what they are for, and tell a refusal from a fault."""
+"""The soak's hostile visitors work, and distinguish a refusal from a fault."""
 
 from __future__ import annotations
 

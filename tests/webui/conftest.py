@@ -133,7 +133,7 @@ class Pages:
 
 
 async def _call(launch: Callable[[PageOptions], Any], options: PageOptions) -> Any:
-    """Within an event loop: Gradio makes some of its own where there is none, and never closes them."""
+    """In an event loop, because without one Gradio creates its own loops and never closes them."""
     return launch(options)
 
 

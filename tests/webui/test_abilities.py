@@ -57,7 +57,7 @@ def test_pictures_sounds_and_clips_are_sent(able, pages, visit, files) -> None:
     page.locator("#lsv-chat .user img").wait_for()
 
 
-def test_inputs_are_those_the_model_takes(able, pages, visit) -> None:
+def test_inputs_match_the_model(able, pages, visit) -> None:
     page = visit(pages.url(able.url))
     file, microphone = page.locator("#lsv-box input[type=file]"), page.locator("#lsv-box .microphone-button")
     page.get_by_text("senses takes text, images, audio and videos").wait_for()
@@ -77,7 +77,7 @@ def test_inputs_are_those_the_model_takes(able, pages, visit) -> None:
     assert page.locator("#lsv-hint .prose").inner_text() == ""
 
 
-def test_what_a_model_does_not_take_is_refused_before_it_is_sent(able, pages, visit, files) -> None:
+def test_unsupported_media_are_refused_before_sending(able, pages, visit, files) -> None:
     page = visit(pages.url(able.url))
     attach(page, files[:2])
     choose(page, "eyes")
@@ -117,7 +117,7 @@ def test_a_sound_is_transcribed(able, pages, visit, files) -> None:
     assert "stream" not in able.form
 
 
-def test_texts_are_reranked_where_the_model_is_made_for_it(pages, visit) -> None:
+def test_a_reranker_sorts_texts(pages, visit) -> None:
     server = StandIn({"finder": ["text"], "silent": None}, tasks=("embed", "score"))
     page = visit(pages.url(server.url))
     page.get_by_role("tab", name="Rerank").click()
@@ -144,7 +144,7 @@ def test_a_model_that_chats_has_no_tab_to_rerank(pages, visit) -> None:
     server.stop()
 
 
-def test_structured_output_is_asked_for_where_the_server_has_it(able, pages, visit) -> None:
+def test_structured_output_is_used_if_the_server_has_it(able, pages, visit) -> None:
     page = visit(pages.url(able.url))
     page.click("#lsv-settings .toggle-button")
     page.get_by_text("Structured output").click()

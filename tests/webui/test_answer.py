@@ -113,7 +113,7 @@ async def test_slow_drawing_does_not_slow_the_figures(api) -> None:
     assert 30 < speed < 600
 
 
-async def test_a_key_that_is_missing_or_wrong_is_called_so(locked) -> None:
+async def test_missing_and_wrong_keys_are_distinguished(locked) -> None:
     missing, wrong = await answered(connect(locked.url)), await answered(connect(locked.url), key="wrong")
     assert missing.error == "The server needs an API key. Enter yours under Settings."
     assert wrong.error == "The server does not accept this API key. Enter another one under Settings."
@@ -136,7 +136,7 @@ async def test_a_visitors_key_stands_in_for_the_pages(locked) -> None:
     assert [model.name for model in await connect(locked.url, "wrong").models("correct-key")] == ["fake"]
 
 
-async def test_nobody_there() -> None:
+async def test_a_missing_server_is_reported() -> None:
     with pytest.raises(Unavailable, match=r"No server answers at http://127\.0\.0\.1:9\. Start one with: lsv serve"):
         await connect("http://127.0.0.1:9").models()
 
@@ -190,7 +190,7 @@ UNREACHED = "The proxy before the server can't reach it (502 Bad Gateway). Is th
         (500, b'"no"', BadRequest, "The server answered 500 Internal Server Error and did not say why."),
     ],
 )
-def test_refusals_are_words_and_no_markup(status: int, body: bytes, kind: type[LsvError], told: str) -> None:
+def test_refusals_are_text_without_markup(status: int, body: bytes, kind: type[LsvError], told: str) -> None:
     found = refusal(status, body)
     assert (type(found), str(found)) == (kind, told)
 
@@ -228,7 +228,7 @@ async def test_a_stream_without_its_end_was_cut(last: list[str]) -> None:
         await anext(found)
 
 
-async def test_another_openai_compatible_server_will_do() -> None:
+async def test_another_openai_compatible_server_works() -> None:
     """One whose /health has an empty body, and which does not describe itself."""
     server = StandIn({"m": None}, lsv=False)
     api = connect(server.url)
@@ -242,7 +242,7 @@ async def test_another_openai_compatible_server_will_do() -> None:
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-async def test_thinking_counts_but_is_no_part_of_the_answer(stand_in, field: str) -> None:
+async def test_thinking_counts_but_is_not_part_of_the_answer(stand_in, field: str) -> None:
     stand_in.answer = [{"role": "assistant", "content": ""}, {field: "Well"}, {field: " …"}, {"content": "Yes."}]
     stand_in.pace = 0.06
     message = await answered(connect(stand_in.url))
@@ -251,7 +251,7 @@ async def test_thinking_counts_but_is_no_part_of_the_answer(stand_in, field: str
     assert "tok/s" in message.note
 
 
-async def test_thinking_between_tags_is_told_apart(stand_in) -> None:
+async def test_thinking_between_tags_is_recognised(stand_in) -> None:
     stand_in.answer = "<think>\nA cat?\n</think>\n\nA cat."
     message = await answered(connect(stand_in.url))
     assert (message.thinking, message.text) == ("A cat?", "A cat.")

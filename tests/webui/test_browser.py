@@ -111,7 +111,7 @@ def test_stopping_editing_and_asking_again(api, pages, visit) -> None:
 
 
 @pytest.mark.slow
-def test_an_open_page_asks_for_the_health_alone(api, pages, visit) -> None:
+def test_an_open_page_only_requests_the_health(api, pages, visit) -> None:
     visit(pages.url(api.url)).wait_for_selector("#lsv-status .ready")
     time.sleep(1.5)  # until the looks that follow the opening are over
     before = _counts(api.url)
@@ -131,7 +131,7 @@ def _counts(url: str) -> dict[str, float]:
 
 
 @pytest.mark.slow
-def test_a_missing_key_is_told_beside_the_buttons_of_a_phone(locked, pages, visit) -> None:
+def test_a_missing_key_is_shown_next_to_the_buttons_on_a_phone(locked, pages, visit) -> None:
     page = visit(pages.url(locked.url), width=390, height=844)
     told = page.locator("#lsv-status .lsv-pill").bounding_box()
     for button in ("#lsv-settings .toggle-button", "#lsv-side .toggle-button"):

@@ -201,7 +201,7 @@ def test_settings_become_fields() -> None:
     assert found == {"model": "m", "temperature": 0.5, "max_tokens": 20, "stop_token_ids": [128009, 128001]}
 
 
-def test_what_is_no_number_is_told() -> None:
+def test_a_value_that_is_not_a_number_is_reported() -> None:
     for text in ("warm", "1.5"):
         values = [text if number.field == "seed" else "" for number in NUMBERS]
         with pytest.raises(BadRequest, match=r"Seed under Settings must be a whole number"):

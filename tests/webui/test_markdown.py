@@ -63,7 +63,7 @@ def test_nested_lists_have_the_size_of_the_text(page) -> None:
     assert set(style(page, "li", "fontSize")) == {style(page, "p", "fontSize")[0]}
 
 
-def test_a_check_box_stands_without_a_bullet(page) -> None:
+def test_a_check_box_has_no_bullet(page) -> None:
     assert style(page, "li", "listStyleType") == ["disc", "circle", "decimal", "circle", "none", "none"]
 
 

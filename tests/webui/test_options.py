@@ -27,7 +27,7 @@ def test_the_switch() -> None:
     assert served("--webui")["webui.enabled"] is True
 
 
-def test_the_page_is_lent_the_key_where_only_this_machine_opens_it() -> None:
+def test_the_page_gets_the_key_on_a_loopback_address_only() -> None:
     assert page_options(served("--api-key", "a,b", "--port", "81")) == PageOptions(
         server="http://127.0.0.1:81", api_key="a"
     )
@@ -45,7 +45,7 @@ def test_the_page_reaches_its_server(host: str, server: str) -> None:
     assert page_options(served("--host", host)).server == server
 
 
-def test_what_the_page_can_not_follow() -> None:
+def test_unsupported_settings_are_refused() -> None:
     with pytest.raises(ConfigError, match="certificate"):
         page_options(served("--ssl-certfile", "a", "--ssl-keyfile", "b"))
     with pytest.raises(ConfigError, match="port"):
@@ -58,7 +58,7 @@ def test_a_missing_gradio_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         require_gradio()
 
 
-def test_a_taken_port_is_one_line() -> None:
+def test_a_port_in_use_is_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"can't listen on 127.0.0.1:{port}: Address already in use; choose"):

@@ -1,4 +1,4 @@
-"""How questions are shown, edited and copied, in Chromium: as they were typed."""
+"""Questions are shown, edited and copied as typed, in Chromium."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_question_is_read_back_as_it_was_typed(text) -> None:
     assert read_typed(text) == text
 
 
-def test_no_mark_of_a_question_or_an_error_is_left_to_markdown() -> None:
+def test_markdown_in_questions_and_errors_is_escaped() -> None:
     chat = Chat(messages=[Message(role="user", text=QUESTION), Message(role="assistant", error=QUESTION)])
     asked, failed = entries(chat)
     for shown in (asked["content"][0]["text"], failed["content"], banner(QUESTION)):

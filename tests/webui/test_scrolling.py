@@ -1,4 +1,4 @@
-"""Where the chat is scrolled to while an answer streams in, in Chromium."""
+"""The scroll position of the chat while an answer streams in, in Chromium."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def test_the_tool_panel_runs_the_loop(server, pages, visit) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_that_calls_for_ever_is_asked_no_more(server, pages, visit) -> None:
+def test_endless_tool_calls_are_stopped(server, pages, visit) -> None:
     page = visit(pages.url(server.url))
     open_settings(page)
     page.get_by_label("Calculator").check()

@@ -46,7 +46,7 @@ def copied(page: Any) -> str:
     return str(page.evaluate("navigator.clipboard.readText()"))
 
 
-def test_what_is_entered_while_an_answer_is_written_stays_in_the_box(server, pages, visit) -> None:
+def test_text_entered_while_an_answer_is_written_stays_in_the_box(server, pages, visit) -> None:
     page = visit(pages.url(server.url))
     talk(page, server)
     ask(page, "And then?")
@@ -115,7 +115,7 @@ def test_a_tool_call_is_shown(server, pages, visit) -> None:
     assert '"word": "cat"' in last_answer(page).inner_text()
 
 
-def test_a_cut_answer_a_proxy_and_a_dead_server_are_told_apart(pages, visit) -> None:
+def test_a_cut_answer_a_proxy_and_a_dead_server_are_distinguished(pages, visit) -> None:
     server = StandIn(MODELS)
     page = visit(pages.url(server.url))
     server.cut = 2

@@ -39,7 +39,7 @@ class Model(NamedTuple):
 
     @property
     def reranks(self) -> bool:
-        """Whether it is for ordering texts; a model that writes may be able to, but does it badly."""
+        """Whether the model is meant for reranking. A generative model may be able to rerank, but does it badly."""
         return self.tasks is not None and "score" in self.tasks and "generate" not in self.tasks
 
 
@@ -186,7 +186,9 @@ class Api:
         return response
 
     def _refusal(self, status: int, body: bytes, key: str | None) -> LsvError:
-        """The server's error. One about the key says whose was refused: the visitor's, the page's or none."""
+        """The server's error. An error about the key says whether the visitor's key, the page's key or no key was
+        refused.
+        """
         if status == 401:
             return Unauthorized(_OTHER_KEY if key else _PAGES_KEY if self._key else _NO_KEY)
         return refusal(status, body)
@@ -207,7 +209,7 @@ class Api:
 
 
 def refusal(status: int, body: bytes) -> LsvError:
-    """The error a server, or a proxy before it, answered with, other than one about the key."""
+    """The error of the server, or of a proxy in front of it, except errors about the key."""
     try:
         told = json.loads(body)
     except ValueError:

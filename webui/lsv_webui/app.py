@@ -20,10 +20,10 @@ from lsv_webui.theme import OPENED, TOGGLE_MODE
 from lsv_webui.transcription import Transcription
 
 STATUS_SECONDS = 10.0
-"""Seconds between two looks at the server's health."""
+"""Seconds between checks of the server's health."""
 
 MODELS_SECONDS = 60.0
-"""Seconds between two looks at its models, while its health stays the same. Adapters come and go in between."""
+"""Seconds between requests for its models while its health stays the same. Adapters may come and go meanwhile."""
 
 UPLOADS_KEPT = (3600, 7 * 86400)
 """Seconds between searches for old uploads, and the age at which they are deleted."""
@@ -32,7 +32,7 @@ BRAND = '<div class="lsv-brand"><b>lsv</b><span>your models, answering</span></d
 
 
 class Seen(NamedTuple):
-    """What a page shows of its server. ``asked`` is what its models were last asked for by."""
+    """The state of the server that a page shows. ``asked`` identifies the last request for its models."""
 
     pill: str = ""
     asked: tuple[Any, ...] = ()
@@ -109,8 +109,8 @@ class Page:
     async def look(self, seen: Seen, name: str | None, chosen: str, key: str) -> tuple[Any, ...]:
         """Check the server's health, models and abilities; only what has changed is redrawn.
 
-        A page that was just opened has no model yet, and takes the one that was ``chosen`` last in this browser.
-        Models and abilities are asked for again only after a change or a minute, since every open page asks.
+        A newly opened page selects the model that was ``chosen`` last in this browser.
+        Models and abilities are requested again only after a change or a minute, because every open page asks.
         """
         unchanged = [gr.skip()] * (3 + len(self._controls.panels) + len(self._chat.offering))
         asked: tuple[Any, ...] = ()
@@ -123,7 +123,7 @@ class Page:
             models, abilities = await self._api.models(key), await self._api.abilities(key)
         except LsvError as error:
             pill = _pill("down", error.message)
-            # Only another key helps where one is missing or wrong; all else may pass.
+            # A missing or wrong key needs another key; other errors may pass.
             asked = asked if isinstance(error, Unauthorized) else ()
             return Seen(pill, asked, seen.found), _changed(pill, seen.pill), *unchanged
         model = next((model for model in models if model.name == (name or chosen)), models[0])

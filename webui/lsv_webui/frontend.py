@@ -26,9 +26,9 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 async def serve(service: Service, settings: Mapping[str, Any]) -> None:
     """The frontend named in the manifest. A page that can't start ends the server; one that exits later does not.
 
-    When an engine dies, and the server with it, the page stays to tell its visitors, and waits for the next server.
+    If an engine dies, and the server with it, the page stays, informs its visitors and waits for the next server.
 
-    Raises ``ConfigError`` for settings the page can't honour, ``StartError`` when it could not start.
+    Raises ``ConfigError`` for settings that the page can't honour, ``StartError`` if it can't start.
     """
     options = page_options(settings)
     require_gradio()
@@ -47,13 +47,13 @@ async def serve(service: Service, settings: Mapping[str, Any]) -> None:
         if service.dead() is None:
             await _end(page)
         elif page.returncode is None:
-            log.warning("the web page waits %.0f minutes for the server to start again", WAIT_SECONDS / 60)
+            log.warning("the web page will wait %.0f minutes for the server to start again", WAIT_SECONDS / 60)
 
 
 def check(settings: Mapping[str, Any]) -> None:
-    """Raises ``ConfigError`` for settings that the page can't honour, and for an address that is taken."""
+    """Raises ``ConfigError`` for settings that the page can't honour, and for an address in use."""
     options = page_options(settings)
-    if not is_held_by_orphan(options.port):  # which makes room for the new page
+    if not is_held_by_orphan(options.port):  # frees the port for the new page
         check_address(options.host, options.port)
 
 

@@ -1,6 +1,6 @@
-"""Whose requests the page takes, and how large they may be: checked before Gradio sees them.
+"""Checks the origin and the size of requests before Gradio sees them.
 
-The page has no login and may use a key of the server, so it guards itself as a server without a key does.
+The page has no login and may use a key of the server, so it needs the same checks as a server without a key.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from lsv.processes.visitors import Visitors
 from lsv_webui.options import PageOptions
 
 BODY_BYTES = 32 << 20
-"""What a request may bring that is no upload: a conversation without its files."""
+"""Size limit of a request that is not an upload, such as a conversation without its files."""
 UPLOAD_BYTES = 256 << 20
-"""What the files of one upload may have."""
+"""Size limit of one upload."""
 FOLDER_BYTES = 4 << 30
-"""What the files of all visitors may have together. They stay for a week at most."""
+"""Size limit of all uploads together, which are deleted after a week."""
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -31,14 +31,14 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 class FolderFull(Unavailable):
-    """There is no room for another upload."""
+    """All uploads together have reached their limit."""
 
     code = "uploads_full"
     status = 507
 
 
 class Gate:
-    """An ASGI application around the page's own."""
+    """An ASGI application that wraps the page's own."""
 
     def __init__(self, app: App, *, options: PageOptions, uploads: Path | None = None) -> None:
         self._app = app
@@ -48,7 +48,7 @@ class Gate:
             options.host,
             hosts=options.allowed_hosts,
             name_it="name it with --webui-allowed-hosts",
-            name_them="open it by its own address, which a proxy in front has to pass on as Host",
+            name_them="open the page by its own address; a proxy in front must pass on the Host header",
         )
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -79,14 +79,14 @@ class Gate:
             self._arriving -= body.size
 
     async def _make_sure_of_room(self) -> None:
-        """Raises ``FolderFull`` where what arrives now would not fit beside what is there."""
+        """Raises ``FolderFull`` if the arriving uploads would exceed the limit."""
         kept = 0 if self._uploads is None else await asyncio.to_thread(measure, self._uploads)
         if kept + self._arriving > FOLDER_BYTES:
-            raise FolderFull(f"Uploads may have {FOLDER_BYTES >> 30} GiB together, which are used up; try again later")
+            raise FolderFull(f"All uploads together are over the limit of {FOLDER_BYTES >> 30} GiB; try again later")
 
 
 class Answer:
-    """Sends an answer, and knows whether it has begun."""
+    """Sends an answer and records whether it has begun."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -107,7 +107,7 @@ class Body:
         if length and not (length.isascii() and length.isdigit()):
             raise BadRequest("Content-Length must be a number")
         self.size = int(length) if length else limit
-        """How much it may have: its length, where the request says so."""
+        """The declared length, or the limit if none is declared."""
         self._check(self.size)
 
     async def receive(self) -> Message:
@@ -122,7 +122,7 @@ class Body:
 
 
 def measure(folder: Path) -> int:
-    """Bytes of all files in a folder. Files that vanish meanwhile have none."""
+    """Bytes of all files in a folder, without files that vanish meanwhile."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:

@@ -43,7 +43,7 @@ SETTINGS = (
 
 
 class PageOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """``server`` is the API's address without ``/v1``; ``api_key`` is used for visitors who enter none of their own.
+    """``server`` is the API's address without ``/v1``; ``api_key`` is used for visitors without their own key.
     ``allowed_hosts`` are names that the page may be called by.
     """
 

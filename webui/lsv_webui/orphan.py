@@ -1,4 +1,4 @@
-"""A page whose server has ended: it waits a while for the next one, which takes its place."""
+"""A page whose server has ended waits a while for the next server, whose page replaces it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MODULE = b"lsv_webui.page"
 
 
 def command(parent: int, port: int) -> list[str]:
-    """The command line of a page, by which others recognise it."""
+    """The command line by which other processes recognise a page."""
     return [sys.executable, "-m", _MODULE.decode(), str(parent), str(port)]
 
 
@@ -43,7 +43,7 @@ def _wait_for_server(server: str, stopped: threading.Event) -> None:
 
 
 def _let_go_of_output() -> None:
-    """A program that reads the server's output waits until the last process has closed it."""
+    """Close the output, because a program that reads the server's output waits until every process has closed it."""
     sink = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         os.dup2(sink, descriptor)
@@ -62,7 +62,7 @@ def _listens(server: str) -> bool:
 def replace_orphans(port: int) -> None:
     """End this user's pages on a port whose servers have ended; returns once they are gone.
 
-    Finds them where the system has a folder /proc; elsewhere an orphan keeps its port until it has waited long enough.
+    Only finds them on systems with /proc. Elsewhere an orphan keeps its port until its wait has ended.
     """
     found = list(_find_orphans(port))
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -75,7 +75,7 @@ def replace_orphans(port: int) -> None:
 
 
 def is_held_by_orphan(port: int) -> bool:
-    """Whether a page of this user, whose server has ended, has the port."""
+    """Whether an orphaned page of this user has the port."""
     return any(_find_orphans(port))
 
 
@@ -86,7 +86,7 @@ def _find_orphans(port: int) -> Iterator[int]:
 
 
 def _is_orphan_of(process: int, port: int | None = None) -> bool:
-    """Whether a process is a page, on that port, whose parent has ended. A dead process has no command line."""
+    """Whether a process is an orphaned page on that port. A dead process has no command line."""
     place = Path("/proc") / str(process)
     try:
         if place.stat().st_uid != os.getuid():

@@ -1,6 +1,6 @@
 """The page as a process: ``python -m lsv_webui.page PARENT PORT`` reads its options from standard input and shows it.
 
-The port is in the command line only for the next server's page, which looks for this one (``orphan``).
+The port is in the command line only so that the next server's page can find this page (``orphan``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_FILE_SIZE = "45mb"
 def show(options: PageOptions, parent: int | None = None) -> None:
     """Serve the page until SIGINT or SIGTERM. Raises ``ConfigError`` when the address can't be used.
 
-    The page outlives its ``parent``, but not for long without a server.
+    The page outlives its ``parent``, but only for a limited time without a server.
     """
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

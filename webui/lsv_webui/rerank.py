@@ -1,4 +1,4 @@
-"""The tab that reranks: a question, texts, and these in the order in which they answer it."""
+"""The tab for reranking: sorts texts by how well they answer a question."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ OPENED = """() => {
 }"""
 """Runs when the page opens: the visitor's choice of mode overrides the system's; unlabelled elements get labels; the
 message box gets the focus, except on a phone, where a keyboard would cover half of the chat.
-What was not yet sent is still in the box after a reload."""
+Text that was not sent is still in the box after a reload."""
 
 TUCK = """() => {
   const side = document.querySelector('#lsv-side.open');

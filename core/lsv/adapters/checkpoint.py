@@ -17,36 +17,36 @@ from lsv.weights.finite import check_finite
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What an adapter adds to a linear layer: ``x A^T B^T``, scaled. Of an embedding, x is one at its ids."""
+    """What an adapter adds to a linear layer: ``x A^T B^T``, scaled. For an embedding, x is one-hot."""
 
     a: torch.Tensor
     """[rank, inputs]."""
     b: torch.Tensor
     """float32 [outputs, rank]: the scale is part of it."""
     magnitude: torch.Tensor | None = None
-    """float32 [outputs]: the lengths that the rows of the whole weight are brought to (DoRA); None leaves them."""
+    """float32 [outputs]: the norms that the rows of the merged weight are scaled to (DoRA); None leaves them."""
     embeds: bool = False
     """Whether it was trained as an embedding's."""
     copy: torch.Tensor | None = None
-    """A weight that takes the place of the module's own; ``a`` and ``b`` may then be empty."""
+    """A weight that replaces the module's own; ``a`` and ``b`` may then be empty."""
     base: tuple[int, ...] | None = None
-    """The shape of the base's weight, where PEFT has stored that, too."""
+    """The shape of the base weight, if PEFT stored the base weight too."""
 
 
 class AdapterFiles(NamedTuple):
     """What an adapter's files hold."""
 
     pairs: dict[str, Pair]
-    """By the name of their module, as transformers calls it."""
+    """By module name, as in transformers."""
     digest: bytes
-    """As ``lsv.adapters.peft.digest`` finds it, of the files after they were read."""
+    """The value of ``lsv.adapters.peft.digest``, computed after the files were read."""
 
 
 def read_adapter(folder: Path, max_rank: int, mode: Confinement = "auto") -> AdapterFiles:
     """Read an adapter's files in a process confined by ``mode``.
 
-    Raises ``CheckpointError`` for files that are missing or damaged, by name for what is not served, for a rank over
-    ``max_rank``, and for tensors that contradict the configuration or are not finite.
+    Raises ``CheckpointError`` if a file is missing or damaged, if the adapter uses an unsupported feature (the error
+    names it), if its rank exceeds ``max_rank``, or if a tensor contradicts the configuration or is not finite.
     """
     assembly = _Assembly()
     ask(folder, Read(max_rank), assembly.take, mode)
@@ -54,7 +54,7 @@ def read_adapter(folder: Path, max_rank: int, mode: Confinement = "auto") -> Ada
 
 
 class _Assembly:
-    """Puts pairs together from what the reading process sends."""
+    """Assembles pairs from the replies of the reading process."""
 
     def __init__(self) -> None:
         self.pairs: dict[str, Pair] = {}
@@ -63,25 +63,25 @@ class _Assembly:
         self._room = memoryview(b"")
 
     def take(self, reply: Reply) -> bool:
-        """Whether more is to come."""
+        """Use a reply; returns whether more replies follow."""
         match reply:
             case Layout(modules):
                 self._modules = self._fill(modules)
                 next(self._modules, None)
             case Piece(data):
-                self._room[: len(data)] = data  # raises ValueError where there is not so much room
+                self._room[: len(data)] = data  # raises ValueError if the piece is longer than the room left
                 self._room = self._room[len(data) :]
                 if not self._room:
                     next(self._modules, None)
             case Digest(found):
                 if self._room or next(self._modules, self) is not self:
-                    raise ValueError("the data of a tensor are missing")
+                    raise ValueError("the data of a tensor is missing")
                 self.digest = found
                 return False
         return True
 
     def _fill(self, modules: tuple[Module, ...]) -> Iterator[None]:
-        """Make room for each tensor, and go on once it is full."""
+        """Allocate each tensor in turn; resumed once the tensor is full."""
         for module in modules:
             tensors: dict[str, torch.Tensor] = {}
             for kind, stored in module.tensors.items():

@@ -23,9 +23,9 @@ from lsv.untrusted.patterns import Pattern, Patterns
 
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
-"""The files that hold an adapter's weights; the first that is there counts."""
+"""The files that may hold an adapter's weights, in order of preference."""
 _NAME = re.compile(r"(?:[A-Za-z0-9._-]{1,64}~)?[\w.\-:/@]{1,200}")
-"""That of an account's own adapter begins with the account's, see ``lsv.request.adapter.owned_name``."""
+"""An account's own adapter has the account as a prefix, see ``lsv.request.adapter.owned_name``."""
 CONFIG_BYTES = 1 << 20
 WEIGHTS_BYTES = 8 << 30
 """The largest files that are read."""
@@ -43,30 +43,30 @@ _HARMLESS = frozenset(
 """Keys that are read here, or that say how an adapter was trained."""
 _REFUSED: Mapping[str, str] = {
     "use_qalora": "QALoRA pools the inputs of its layers",
-    "use_bdlora": "block-diagonal adapters are of another form",
+    "use_bdlora": "block-diagonal adapters are not served",
     "lora_bias": "biases of adapters are not served",
-    "ensure_weight_tying": "an embedding's adapter is not taken over to the head",
+    "ensure_weight_tying": "an adapter of the embedding is not applied to the tied head",
     "trainable_token_indices": "changed rows of the embedding are not served",
-    "target_parameters": "adapters of parameters that are no linear layers (stacked experts) are not served",
+    "target_parameters": "adapters of bare parameters, such as stacked experts, are not served",
     "layer_replication": "layers can't be repeated",
     "megatron_config": "layers of Megatron are not served",
-    "alora_invocation_tokens": "adapters that are active from some token on are not served",
+    "alora_invocation_tokens": "adapters that start at an invocation token are not served",
     "arrow_config": "routed adapters are not served",
 }
-"""Keys that change what an adapter computes and are not honoured, with the reason."""
+"""Unsupported keys that change what an adapter computes, with the reason."""
 _ALTERS_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
-"""Values of ``init_lora_weights`` that begin so have taken something out of the base model's weights."""
+"""Prefixes of ``init_lora_weights`` values whose initialisation changes the base model's weights."""
 
 
 class PeftConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What is served of an adapter's configuration."""
+    """The part of an adapter's configuration that lsv uses."""
 
     rank: int
     alpha: float
     targets: Pattern | tuple[str, ...] | None
     """An expression that matches whole names of modules, or their last components; None means every module."""
     endings: Mapping[str, Pattern] = {}
-    """By key of ``ranks`` and ``alphas``, what matches the names that the key means."""
+    """For each key of ``ranks`` and ``alphas``, the pattern that matches its modules."""
     ranks: Mapping[str, int] = {}
     """Other ranks, by a regular expression that matches the end of a module's name."""
     alphas: Mapping[str, float] = {}
@@ -75,7 +75,7 @@ class PeftConfig(msgspec.Struct, frozen=True, kw_only=True):
     saved: tuple[str, ...] = ()
     """The last components of modules that the adapter has whole copies of."""
     magnitudes: bool = False
-    """Whether outputs are brought to magnitudes of their own (DoRA)."""
+    """Whether the adapter has magnitudes (DoRA)."""
 
     @property
     def largest_rank(self) -> int:
@@ -90,7 +90,7 @@ class PeftConfig(msgspec.Struct, frozen=True, kw_only=True):
         return alpha / math.sqrt(rank) if self.rank_stabilised else alpha / rank
 
     def means(self, module: str) -> bool:
-        """Whether the adapter is for a module."""
+        """Whether the adapter targets a module."""
         if isinstance(self.targets, Pattern):
             return self.targets.fullmatch(module)
         if self.targets is None:
@@ -98,12 +98,12 @@ class PeftConfig(msgspec.Struct, frozen=True, kw_only=True):
         return any(f".{module}".endswith(f".{name}") for name in self.targets)
 
     def _pattern(self, module: str) -> str:
-        """The key of ``ranks`` and ``alphas`` that means a module; PEFT takes the first of both that does."""
+        """The key of ``ranks`` and ``alphas`` for a module. PEFT uses the first key that matches."""
         return next((key for key, ending in self.endings.items() if ending.match(module)), module)
 
 
 def read_config(folder: Path) -> PeftConfig:
-    """Raises ``CheckpointError`` for a folder without a configuration, and by name for what is not served."""
+    """Raises ``CheckpointError`` without a configuration, or for an unsupported setting, which the error names."""
     path = folder / CONFIG
     descriptor = open_config(path)
     try:
@@ -117,7 +117,7 @@ def open_config(path: Path) -> int:
     try:
         return open_regular(path, CONFIG_BYTES)
     except FileNotFoundError:
-        raise CheckpointError(f"{path.parent} has no {CONFIG}: it is not an adapter as PEFT writes them") from None
+        raise CheckpointError(f"{path.parent} has no {CONFIG}: it is not a PEFT adapter") from None
 
 
 def open_weights(path: Path) -> int:
@@ -125,7 +125,7 @@ def open_weights(path: Path) -> int:
     try:
         return open_regular(path, WEIGHTS_BYTES)
     except FileNotFoundError:
-        raise CheckpointError(f"there is no {path} any more") from None
+        raise CheckpointError(f"{path} no longer exists") from None
 
 
 def parse_config(path: Path, text: bytes) -> PeftConfig:

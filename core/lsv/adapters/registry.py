@@ -19,21 +19,21 @@ from lsv.request.adapter import Adapter, owner_of
 log = logging.getLogger(__name__)
 
 Control = Callable[[str, Mapping[str, OptionValue]], object]
-"""Carries out an order on every worker, once nothing is in flight."""
+"""Runs an order on every worker, once nothing is in flight."""
 
 
 Then = Callable[[Adapter | None, LsvError | None], None]
-"""Told of an adapter that is there, or of why it will not be."""
+"""Called with the loaded adapter, or with the error that prevented loading."""
 _READERS = 4
-"""Adapters that are looked at a time: one whose files are slow does not hold up the next."""
+"""Adapters that are hashed at the same time, so that one with slow files does not delay the next."""
 _PAUSE = 0.001
 _AGAIN = 0.02
-"""Seconds after which workers are asked again for an adapter that they read: each time waits for what is in flight."""
+"""Seconds between polls of workers that read an adapter. Each poll waits for the steps in flight."""
 
 
 @dataclass(slots=True, eq=False)
 class _Loading:
-    """An adapter that is being read: first looked at here, then by every worker for itself."""
+    """An adapter that is being loaded: hashed here first, then read by every worker."""
 
     name: str
     path: str
@@ -45,27 +45,27 @@ class _Loading:
 
 
 class AdapterRegistry:
-    """Names, and what they stand for. What is unloaded is served to the end by requests that have begun."""
+    """Maps names to adapters. An unloaded adapter stays until the last request that uses it ends."""
 
     def __init__(self, config: EngineConfig, control: Control, in_use: Callable[[], Collection[Adapter]]) -> None:
-        """``in_use`` tells the adapters of requests that have not ended."""
+        """``in_use`` returns the adapters of unfinished requests."""
         self._options = config.adapters
         self._served = (*config.served_names, *config.unlisted_names)
         self._control, self._in_use = control, in_use
         self._adapters: dict[str, Adapter] = {}
         self._loading: list[_Loading] = []
         self._retired: list[Adapter] = []
-        """Those without a name, which workers hold for the requests that have begun."""
+        """Unloaded adapters that workers keep for running requests."""
         self._reader = ThreadPoolExecutor(_READERS, "adapters")
         self._count = 0
 
     @property
     def listed(self) -> tuple[Adapter, ...]:
-        """All adapters that have a name, in the order in which they got it."""
+        """All named adapters, in the order in which they were loaded."""
         return tuple(self._adapters.values())
 
     def start(self) -> None:
-        """Load those that are served from the start. Raises ``CheckpointError``."""
+        """Load the adapters of ``lora_modules``. Raises ``CheckpointError``."""
         for name, path in () if self._options is None else self._options.modules:
             try:
                 self.load(name, path)
@@ -73,10 +73,10 @@ class AdapterRegistry:
                 raise CheckpointError(f"lora_modules: {name}: {error.message}", param="lora_modules") from error
 
     def find(self, name: str, then: Then | None = None) -> Adapter | None:
-        """The adapter that a request asks for; None for one in the folder of adapters that has to be read first.
+        """The adapter that a request names, or None if it must first be loaded from the adapter folder.
 
-        That goes on in ``advance``, and ``then`` is told; without it, it is waited for. Raises ``ModelNotFound`` for a
-        name that stands for none.
+        ``advance`` continues the loading and calls ``then`` when it ends. Without ``then``, this call waits. Raises
+        ``ModelNotFound`` for an unknown name.
         """
         found = self._adapters.get(name)
         if found is not None:
@@ -91,24 +91,26 @@ class AdapterRegistry:
         return self._start(partial(self.begin, name, path), then)
 
     def load(self, name: str, path: str, *, replace: bool = False) -> Adapter:
-        """``begin``, and wait for it. Raises ``BadRequest`` for what can't be served, too."""
+        """``begin``, then wait. Also raises ``BadRequest`` for an adapter that can't be served."""
         adapter = self._start(partial(self.begin, name, path, replace=replace), None)
         assert adapter is not None, "it was waited for"
         return adapter
 
     def begin(self, name: str, path: str, then: Then, *, replace: bool = False) -> None:
-        """Load an adapter and give it a name; ``replace`` takes that from another one.
+        """Load an adapter under a name; with ``replace``, the name may already be in use.
 
-        It is read beside the steps, and ``then`` is told of it, or of what refuses it. Raises ``BadRequest`` where
-        adapters are not enabled, and for a name that is taken.
+        Steps go on meanwhile. ``then`` is called with the adapter or the error. Raises ``BadRequest`` if adapters are
+        not enabled or the name is taken.
         """
         if self._options is None:
             raise BadRequest("adapters are not enabled: start with --enable-lora", param="lora_name")
         peft.check_name(name)
         if name in self._served:
-            raise BadRequest(f"the name {name} is taken: it is the model's; choose another", param="lora_name")
+            raise BadRequest(f"the name {name} is taken by the model: choose another", param="lora_name")
         if any(one.name == name for one in self._loading):
-            raise BadRequest(f"the name {name} is taken: its adapter is being read; try again later", param="lora_name")
+            raise BadRequest(
+                f"the name {name} is taken by an adapter that is still loading: try again later", param="lora_name"
+            )
         if name in self._adapters and not replace:
             raise BadRequest(f"the name {name} is taken: unload that adapter first", param="lora_name")
         self._loading.append(
@@ -117,22 +119,22 @@ class AdapterRegistry:
 
     @property
     def busy(self) -> bool:
-        """Whether there is something for ``advance`` to do, now or soon."""
+        """Whether ``advance`` has something to do, now or soon."""
         return bool(self._loading or self._retired)
 
     def advance(self) -> None:
-        """Go on with adapters that are being read, if it is time to ask for them; have workers forget old ones."""
+        """Poll workers for adapters that are loading, and drop unloaded adapters that are no longer in use."""
         if self._retired:
             self._drop_unused()
         for loading in [one for one in self._loading if one.digest.done()]:
             now = time.monotonic()
             if now >= loading.again:
                 self._ask_for(loading, now)
-            if loading not in self._loading:  # the next one has its turn after a step
+            if loading not in self._loading:  # handle the next one after a step
                 return
 
     def _ask_for(self, loading: _Loading, now: float) -> None:
-        """Ask the workers for an adapter, and give it its name once all have it."""
+        """Ask the workers for an adapter, and register its name once all workers have it."""
         try:
             if loading.adapter is None:
                 self._count += 1
@@ -156,17 +158,17 @@ class AdapterRegistry:
             log.info("adapter %s loaded from %s", loading.name, loading.path)
             self._end(loading, None)
             if replaced is not None:
-                log.info("adapter %s is replaced", loading.name)
+                log.info("adapter %s was replaced", loading.name)
                 self._retire(replaced)
 
     def interrupt(self, error: LsvError) -> None:
-        """The workers are about to sleep: what is being read is not loaded, because of ``error``."""
+        """Fail all adapters that are loading with ``error``, because the workers are about to sleep."""
         for loading in tuple(self._loading):
             self._end(loading, error)
         self._drop_unused()
 
     def carry_out(self, order: str, arguments: Mapping[str, str], then: Callable[[ErrorRecord | None], None]) -> None:
-        """``load_adapter`` or ``unload_adapter``; ``then`` is told once that is done, with why if it was refused."""
+        """Run ``load_adapter`` or ``unload_adapter``, then call ``then`` with None or the error."""
         name = arguments.get("name", "")
         try:
             if order == "load_adapter":
@@ -182,7 +184,7 @@ class AdapterRegistry:
             then(None)
 
     def unload(self, name: str) -> None:
-        """Take an adapter's name from it. Workers forget it unless requests use it. Raises ``ModelNotFound``."""
+        """Remove an adapter's name. Workers drop the adapter once no request uses it. Raises ``ModelNotFound``."""
         adapter = self._adapters.pop(name, None)
         if adapter is None:
             raise ModelNotFound(f"there is no adapter {name}", param="lora_name")
@@ -190,12 +192,12 @@ class AdapterRegistry:
         log.info("adapter %s unloaded", name)
 
     def _retire(self, adapter: Adapter) -> None:
-        """Nobody can ask for an adapter any more."""
+        """Drop an adapter that has lost its name, once no request uses it."""
         self._retired.append(adapter)
         self._drop_unused()
 
     def _drop_unused(self) -> None:
-        """Have workers forget what no request uses any more that has begun."""
+        """Have workers drop unloaded adapters that no running request uses."""
         used = self._in_use()
         unused = [adapter for adapter in self._retired if adapter not in used]
         self._retired = [adapter for adapter in self._retired if adapter in used]
@@ -203,7 +205,7 @@ class AdapterRegistry:
             self._control("drop_adapter", {"id": adapter.id})
 
     def _start(self, begin: Callable[[Then], None], then: Then | None) -> Adapter | None:
-        """Begin something that tells of an adapter. Without ``then``, wait for that and raise what refuses it."""
+        """Call ``begin`` with ``then``. Without ``then``, wait for the adapter and raise the error if loading fails."""
         if then is not None:
             begin(then)
             return None
@@ -218,14 +220,14 @@ class AdapterRegistry:
         return adapter
 
     def _end(self, loading: _Loading, error: LsvError | None) -> None:
-        """Report that an adapter is there, or will not be."""
+        """Report an adapter that has been loaded or has failed to load."""
         self._loading.remove(loading)
         for then in loading.waiting:
             then(loading.adapter if error is None else None, error)
 
 
 def resolve(options: AdapterOptions, name: str) -> str | None:
-    """The folder of an adapter that is served by its name without being listed, if there is one of that name."""
+    """The folder of an unlisted adapter that the adapter folder has under this name, if any."""
     if (
         options.folder is None
         or owner_of(name)

@@ -28,11 +28,11 @@ from lsv.weights.quantizer import Linear, LinearLayer
 
 
 class AdapterSlots(Bindable):
-    """The adapters of a linear layer: y [..., outputs] and x [..., inputs] -> y + what they add.
+    """The adapters of a linear layer: y [..., outputs] and x [..., inputs] -> y + the adapters' outputs.
 
-    Projections that the layer fuses have a pair of matrices each, ``a`` one on the other. They are cut over the ranks
-    as the layer is: a share of the outputs is one of the columns of ``b``, a share of the inputs one of the columns of
-    ``a``, whose partial results are summed with the layer's own. What the layer gives a token may be rescaled first,
+    Each projection that the layer fuses has its own pair of matrices; the ``a`` matrices are stacked. The matrices are
+    split over the ranks like the layer: ``b`` by its columns with the outputs, ``a`` by its columns with the inputs.
+    Partial results of ``a`` are summed together with the layer's own. The layer's own outputs may be rescaled first,
     see ``lsv.adapters.magnitudes``.
     """
 
@@ -40,15 +40,15 @@ class AdapterSlots(Bindable):
     row_invariant: ClassVar[bool] = True
 
     linear: Linear | None = None
-    """The layer itself; None for slots that no model has."""
+    """The layer itself; None for slots outside a model."""
 
     def __init__(self, layer: LinearLayer, count: int, rank: int, dtype: torch.dtype, active: ActiveAdapters) -> None:
         super().__init__()
         self.layer, self.rank, self.active = layer, rank, active
         self.sources = tuple(dict.fromkeys(layer.part_names))
-        """The projections as stored, each once: several parts may be of one."""
+        """The projections as stored, each once: several parts may share one."""
         self.ranks = array("i", [0] * count)
-        """Of the adapter in each slot; 0 where it leaves the layer as it is. Kernels read them where they lie."""
+        """The rank of the adapter in each slot; 0 if it skips this layer. Kernels read this array in place."""
         self.rescaled = array("i", [0] * count)
         """By slot, whether the layer's own results are rescaled."""
         self.register_buffer("rescale", None, persistent=False)
@@ -58,7 +58,7 @@ class AdapterSlots(Bindable):
 
     @property
     def parts(self) -> Iterator[tuple[int, int, int]]:
-        """Of each fused part: its source's index, and its outputs [start, stop) among the layer's."""
+        """For each fused part: the index of its source, and its range [start, stop) of the layer's outputs."""
         return parts_of(self.layer)
 
     def spec(self) -> OpSpec:
@@ -69,20 +69,20 @@ class AdapterSlots(Bindable):
 
     @property
     def adds(self) -> bool:
-        """False in a step without adapters, and where no adapter has anything for this layer."""
+        """False in a step without adapters, or if no adapter changes this layer."""
         return self.active.tokens is not None and any(self.ranks)
 
     def add(self, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """``y``, to which the adapters of the step's tokens may have added."""
+        """``y`` with the contributions of the adapters of the step's tokens."""
         tokens = self.active.tokens
         if tokens is None or not self.adds:
             return y
         if x.numel() != len(tokens.slots) * x.shape[-1]:
-            raise RuntimeError(f"{self.layer.name} is given other rows than the tokens of its step")
+            raise RuntimeError(f"the input rows of {self.layer.name} are not the tokens of the step")
         return self(y, x, tokens)  # type: ignore[no-any-return]
 
     def reference(self, y: torch.Tensor, x: torch.Tensor, tokens: TokenAdapters) -> torch.Tensor:
-        """Rescaled, then tile by tile, each of as many tokens of one adapter: a row's bits do not depend on others."""
+        """Rescales, then adds tile by tile. Tiles have equal sizes, so a row's bits do not depend on other rows."""
         a, b = self.get_buffer("a"), self.get_buffer("b")
         places, slots = tokens.tiles, tokens.tile_slots
         rows, out = with_one_more(x).to(a.dtype)[places], with_one_more(y)
@@ -94,7 +94,7 @@ class AdapterSlots(Bindable):
         return out[:-1].view(y.shape)
 
     def rescale_rows(self, y: torch.Tensor, tokens: TokenAdapters) -> None:
-        """Rescale the rows of y [T, outputs] whose adapters want that, in place."""
+        """Rescale, in place, the rows of y [T, outputs] whose adapters have magnitudes."""
         rescale = self._buffers["rescale"]
         if rescale is None:
             return
@@ -103,14 +103,14 @@ class AdapterSlots(Bindable):
                 rows = (tokens.slots == slot).nonzero().flatten()
                 y[rows] = (y[rows].float() * rescale[slot, 0] + rescale[slot, 1]).to(y.dtype)
 
-    # Which adapter is where
+    # Filling slots
 
     def cut(self, pairs: dict[str, Pair]) -> Share:
-        """What this rank holds of an adapter. Raises ``CheckpointError`` for matrices of other sizes."""
+        """This rank's share of an adapter. Raises ``CheckpointError`` if the matrices have wrong sizes."""
         return cut_share(self.layer, pairs, self.get_buffer("a").dtype)
 
     def fill(self, slot: int, share: Share | None, rescale: torch.Tensor | None = None) -> None:
-        """Put into a slot what ``cut`` gave; None is an adapter that leaves the layer as it is.
+        """Put a share from ``cut`` into a slot. None means that the adapter does not change this layer.
 
         With ``rescale``, float32 [2, outputs], the whole layer's results are multiplied by the first row, and the
         second is added.
@@ -129,7 +129,7 @@ class AdapterSlots(Bindable):
             self._room()[slot] = rescale
 
     def _room(self) -> torch.Tensor:
-        """float32 [slots, 2, outputs]: how adapters rescale. There is none before the first one that does."""
+        """float32 [slots, 2, outputs]: the rescaling of each slot's adapter. Allocated when first needed."""
         room = self._buffers["rescale"]
         if room is None:
             shape = (len(self.ranks), 2, self.layer.width)
@@ -139,7 +139,7 @@ class AdapterSlots(Bindable):
 
 
 class Adapted(nn.Module):
-    """A linear layer of a model that is not made of ``Column`` and ``Row``, with its adapters."""
+    """A linear layer with adapters, in a model without ``Column`` and ``Row``."""
 
     def __init__(self, linear: Linear) -> None:
         super().__init__()
@@ -160,29 +160,33 @@ Slots = AdapterSlots | VocabularySlots | ExpertSlots
 
 
 def attach(model: Model, count: int, rank: int, dtype: torch.dtype) -> dict[str, Slots]:
-    """Give a declared model's linear layers, embedding and head slots for ``count`` adapters; by the names of what they
-    fuse.
+    """Give a declared model's linear layers, embedding and head slots for ``count`` adapters.
 
-    Routers have none, nor have encoders. Raises
-    ``ConfigError`` for a model whose tokens attend to an item of media.
+    Returns the slots by the names of the projections that each layer fuses. Routers and encoders get none. Raises
+    ``ConfigError`` for a model with cross-attention.
     """
     if any(isinstance(module, CrossAttention) for module in model.modules()):
-        raise ConfigError("enable_lora: a model with cross-attention takes no adapters", param="enable_lora")
+        raise ConfigError(
+            "enable_lora: adapters of a model with cross-attention are not supported; leave enable_lora out",
+            param="enable_lora",
+        )
     model.adapters = active = ActiveAdapters()
     found: dict[str, Slots] = {}
     for holder in list(_holders(model.layers)):
         holder.adapters = slots = AdapterSlots(holder.linear.layer, count, rank, dtype, active)
-        slots.__dict__["linear"] = holder.linear  # which is its holder's child
+        slots.__dict__["linear"] = holder.linear  # a plain attribute: it is already a child of its holder
         holder.linear.measured = True
         found |= dict.fromkeys(slots.sources, slots)
     if not found:
-        raise ConfigError("enable_lora: no layer of this model takes adapters", param="enable_lora")
+        raise ConfigError(
+            "enable_lora: no layer of this model can have adapters; leave enable_lora out", param="enable_lora"
+        )
     found |= attach_experts(model, count, dtype, active)
     return found | {slots.name: slots for slots in attach_vocabulary(model, count, dtype)}
 
 
 def allocate(model: Model, device: torch.device) -> None:
-    """Memory for all slots, which hold nothing yet."""
+    """Allocate all slots, empty."""
     for module in model.modules():
         if isinstance(module, AdapterSlots):
             for name in ("a", "b"):
@@ -191,7 +195,7 @@ def allocate(model: Model, device: torch.device) -> None:
 
 
 def _holders(module: nn.Module) -> Iterator[Column | Row | Adapted]:
-    """The linear layers below a module that are given all tokens of a step."""
+    """The linear layers below a module that compute all tokens of a step."""
     for name, child in list(module.named_children()):
         if isinstance(child, Column | Row):
             yield child

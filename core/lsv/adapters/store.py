@@ -1,4 +1,4 @@
-"""The adapters of a worker: read beside its steps, kept on the host, and copied into the slots of the layers."""
+"""A worker's adapters: read during steps, cached on the host, and copied into the slots of the layers."""
 
 from __future__ import annotations
 
@@ -24,11 +24,9 @@ from lsv.weights.checkpoint import some_of
 log = logging.getLogger(__name__)
 
 _SOON = 0.005
-"""Seconds for which steps wait for an adapter, most of which take no longer to read."""
-
-
+"""Seconds for which steps wait for an adapter. Most adapters load within this time."""
 _READERS = 2
-"""Adapters that are read at a time: one whose files are slow does not hold up the next."""
+"""Adapters that are read at the same time, so that one with slow files does not delay the next."""
 _HOST = torch.device("cpu")
 _ELSEWHERE = "another rank can't serve the adapter: its log says why"
 
@@ -38,27 +36,27 @@ class Source(NamedTuple):
 
     folder: Path
     digest: str
-    """The hash of its files, in hexadecimal digits: answers and cached prefixes are those of these files alone."""
+    """The hash of its files, in hexadecimal. Answers and cached prefixes are valid for these files only."""
 
 
 class Served(NamedTuple):
-    """What a store serves, without the matrices: these are in the files."""
+    """What a store serves, without the matrices, which are in the files."""
 
     sources: Mapping[int, Source]
-    """Those of adapters by their numbers."""
+    """By adapter number."""
     slots: Mapping[int, int]
-    """Which of them is in which slot."""
+    """By slot, the number of its adapter."""
     rescaling: frozenset[int] = frozenset()
-    """Those that rescale what layers give."""
+    """Numbers of adapters that rescale the outputs of layers."""
 
 
 class AdapterStore:
     """Reads adapters for a model, whose layers have the slots ``places``, and fills slots with them.
 
-    The host keeps ``options.host`` of them; others are read again when they are to enter a slot. Ranks must have the
-    same adapters enter slots in the same order: where one of them can't read an adapter, all leave the slot empty.
+    The host caches ``options.host`` adapters; others are read again before they enter a slot. All ranks must enter the
+    same adapters in the same order. If one rank can't read an adapter, all ranks leave the slot empty.
 
-    Of a stage, the model has some of the layers in ``places`` alone: the store knows the others by name.
+    A pipeline stage has only some of the layers in ``places``; the store knows the others by name.
     """
 
     def __init__(
@@ -70,7 +68,7 @@ class AdapterStore:
         device: torch.device = _HOST,
         every: Communicator | None = None,
     ) -> None:
-        """``communicator`` is that of the ranks that share each layer, ``every`` that of all ranks."""
+        """``communicator`` connects the ranks that share each layer, ``every`` connects all ranks."""
         self._model, self._places, self._options = model, places, options
         self._communicator, self._device, self._every = communicator, device, every or communicator
         held = set(model.modules())
@@ -82,13 +80,13 @@ class AdapterStore:
         self._entered: dict[int, int] = {}  # slot -> adapter
         self._rescaling: dict[int, Rescaling | None] = {}  # None until one has entered a slot
         self.faults: dict[int, str] = {}
-        """By slot, why the adapter that was to enter it could not be read."""
+        """By slot, why its adapter could not be read."""
 
     def load(self, id: int, path: str, digest: str) -> None:
-        """Read an adapter, which has a number of its own, beside whatever else is done; ``digest`` as in ``Source``.
+        """Read the adapter with number ``id`` in the background; ``digest`` as in ``Source``.
 
-        Raises ``NotYet`` until it is there: to be called again then, as long as any rank says so. Raises
-        ``CheckpointError`` for one that does not fit, or is another one than it was.
+        Raises ``NotYet`` while the adapter is being read: call again until no rank raises it. Raises
+        ``CheckpointError`` if the adapter does not fit the model, or if its files have changed.
         """
         if id in self._sources:  # another rank takes longer
             return
@@ -109,19 +107,19 @@ class AdapterStore:
         self._hold(id, held)
 
     def drop(self, id: int) -> None:
-        """Forget an adapter; what is in a slot stays there until another one enters it."""
+        """Forget an adapter. Its slot keeps the matrices until another adapter enters."""
         for kept in (self._sources, self._held, self._reading, self._rescaling):
             kept.pop(id, None)
         self._entered = {slot: entered for slot, entered in self._entered.items() if entered != id}
 
     def enter(self, slot: int, id: int) -> None:
-        """Fill a slot with an adapter that was loaded. What is wrong with it is kept in ``faults``, on every rank."""
+        """Fill a slot with a loaded adapter. If that fails, every rank records the reason in ``faults``."""
         self.faults.pop(slot, None)
         self._entered[slot] = id
         held, rescaling = self._take(slot, id), None
         if held is not None:
             rescaling = self._rescale(slot, id, held) if id in self._rescaling else {}
-            if not agree(rescaling is not None, self._every, self._device):  # that of another stage may be at fault
+            if not agree(rescaling is not None, self._every, self._device):  # another stage may have failed
                 self.faults.setdefault(slot, _ELSEWHERE)
                 rescaling = None
         if held is None or rescaling is None:
@@ -132,7 +130,7 @@ class AdapterStore:
             if self._every is not None:  # the other ranks go on with theirs
                 raise
             self._fill(slot, {}, {})
-            self._fail(slot, id, f"the device has no memory for it ({cause}): lower --gpu-memory-utilization")
+            self._fail(slot, id, f"out of device memory ({cause}): lower --gpu-memory-utilization")
 
     def _fill(self, slot: int, held: Held, rescaling: Rescaling) -> None:
         for layer in self._layers:
@@ -143,18 +141,18 @@ class AdapterStore:
 
     @property
     def served(self) -> Served:
-        """What is served, so that another store can serve it."""
+        """The state that another store needs to serve the same adapters."""
         return Served(dict(self._sources), dict(self._entered), frozenset(self._rescaling))
 
     def serve(self, served: Served) -> None:
-        """Serve what a store before this one did, for the model that took the place of that one's."""
+        """Serve the adapters of an earlier store, whose model this store's model replaces."""
         self._sources |= served.sources
         self._rescaling |= dict.fromkeys(served.rescaling)
         for slot, id in served.slots.items():
             self.enter(slot, id)
 
     def _rescale(self, slot: int, id: int, held: Held) -> Rescaling | None:
-        """How an adapter rescales what layers give, found when it first enters a slot. None where it can't."""
+        """How an adapter rescales the outputs of layers, computed when it first enters a slot; None on failure."""
         found = self._rescaling[id]
         if found is None:
             try:
@@ -171,7 +169,7 @@ class AdapterStore:
         self.faults[slot] = why
 
     def _take(self, slot: int, id: int) -> Held | None:
-        """An adapter's host copy, read now unless it was kept; None unless every rank has its own."""
+        """An adapter's host copy, read now unless cached; None unless every rank has its copy."""
         held = self._held.get(id)
         try:
             held = self._read(self._sources[id]) if held is None else held
@@ -201,7 +199,7 @@ class AdapterStore:
         return held
 
     def _cut(self, path: Path, pairs: Mapping[str, Pair]) -> Held:
-        """This rank's share of an adapter, by layer; what is for other stages' layers is theirs to look at."""
+        """This rank's share of an adapter, by layer. Other stages check the pairs of their own layers."""
         by_layer: dict[Slots, dict[str, Pair]] = {}
         strangers: list[str] = []
         for module, pair in pairs.items():
@@ -210,7 +208,7 @@ class AdapterStore:
             if layer is None:
                 strangers.append(module)
             elif name in by_layer.setdefault(layer, {}):
-                raise CheckpointError(f"{path} has weights for {name} twice, also by the name {module}")
+                raise CheckpointError(f"{path} has weights for {name} twice, the second time under the name {module}")
             else:
                 by_layer[layer][name] = pair
         if strangers:
@@ -223,7 +221,7 @@ class AdapterStore:
 
 def _refuse(modules: Iterable[str]) -> str:
     return (
-        f"the adapter has weights for {some_of(sorted(modules))}: these are no linear layers of the model that "
-        "take adapters (routers, encoders and experts that are spread over ranks take none, nor do embeddings and "
-        "heads in transformers' code)"
+        f"the adapter has weights for {some_of(sorted(modules))}, which are not layers of this model that can have "
+        "adapters (routers, encoders, experts that are spread over ranks, and embeddings and heads in transformers' "
+        "code can't); train the adapter without these modules"
     )

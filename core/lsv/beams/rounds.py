@@ -72,7 +72,7 @@ class Advance(msgspec.Struct, frozen=True):
     round: Round | None
     """What to compute next; None when nothing is left to compute."""
     computed: int = 0
-    """Tokens that the round computed: one for each beam, and those of blocks that the cache lacked."""
+    """Tokens that the round computed: one for each beam, plus tokens of blocks that were not cached."""
 
 
 class _Group:

@@ -1,4 +1,4 @@
-"""The console of commands: tables for people in a terminal, tab-separated text for programs in a pipe."""
+"""The console of commands: tables in a terminal, tab-separated text in a pipe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 _FRAME = 3
-"""Columns of the screen that a table's column takes besides its text."""
+"""Screen columns that a table column takes in addition to its text."""
 
 
 class TableConsole(Console):

@@ -26,7 +26,7 @@ _AHEAD = ("config", *(setting.name for setting in options.CHOOSING))
 
 
 class HelpWanted(Exception):
-    """A command was asked for its help; carries the settings it takes, and what of them was asked for.
+    """A command was asked for its help. Carries the command's settings and the requested subject.
 
     ``subject`` is ``"all"``, a group or a setting; empty for what matters most. ``usage`` are the plain arguments.
     """

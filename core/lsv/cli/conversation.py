@@ -21,15 +21,15 @@ _HELP = """\
 /bye           leave, as Ctrl-D does
 /help          show this
 
-Ctrl-C stops an answer. Alt-Enter begins a new line of a question; pasted lines are one question.
-A question that begins with a space may begin with a slash."""
+Ctrl-C stops an answer. Alt-Enter adds a line to a question; pasted lines are one question.
+To ask a question that begins with a slash, put a space before the slash."""
 _LARGEST_FILE = 1 << 20
 
 
 class Conversation:
     """The messages so far, and the files that go with the next question.
 
-    ``turns`` is whether questions belong together; otherwise each is asked alone.
+    With ``turns``, each question is asked with the conversation before it; without, each is asked alone.
     """
 
     def __init__(self, answer: Answer, *, system: str | None = None, turns: bool = True) -> None:
@@ -46,9 +46,10 @@ class Conversation:
         }
 
     def ask(self, text: str) -> bool:
-        """Print the answer as it comes; returns False if Ctrl-C stopped it. What was said until then is kept.
+        """Print the answer as it streams in; returns False if Ctrl-C stopped it.
 
-        A question that was not answered in words is left out, because servers take turns alone.
+        A partial answer stays in the conversation. A question without any answer does not, because servers expect the
+        roles to alternate.
         """
         question = {"role": "user", "content": "\n\n".join((*self._files, text))}
         said, stopped = "", False
@@ -71,7 +72,10 @@ class Conversation:
         name, _, rest = line.partition(" ")
         command = self._commands.get(name)
         if command is None:
-            _say(f"there is no command {name}; /help lists them, and a space before the slash sends it as a question")
+            _say(
+                f"there is no command {name}; /help lists the commands. "
+                "To send the line as a question, put a space before the slash"
+            )
         else:
             command(rest.strip())
 
@@ -80,7 +84,7 @@ class Conversation:
 
     def _set_system(self, text: str) -> None:
         self._system = text or None
-        _say("the system message is set" if text else "there is no system message now")
+        _say("system message set" if text else "system message removed")
 
     def _add_file(self, path: str) -> None:
         try:
@@ -89,19 +93,19 @@ class Conversation:
             _say(f"/file {path}: {cause}")
             return
         self._files.append(f"{Path(path).name}:\n```\n{text}\n```")
-        _say(f"{Path(path).name} goes with the next question ({len(text):,} characters)")
+        _say(f"{Path(path).name} will be sent with the next question ({len(text):,} characters)")
 
     def _clear(self, _: str) -> None:
         self._messages.clear()
         self._files.clear()
-        _say("the conversation is forgotten")
+        _say("conversation cleared")
 
 
 def converse(conversation: Conversation, read: Reader | None = None) -> int:
-    """Ask what is typed until the input ends; a pipe's lines are a question each. Returns the exit code.
+    """Read and answer questions until the input ends. In a pipe each line is a question. Returns the exit code.
 
-    Raises ``ConfigError`` for a pipe without a question, and what an answer fails with; in a terminal a failure is
-    shown, and the conversation goes on.
+    Raises ``ConfigError`` for a pipe without a question. A failed answer is raised in a pipe; in a terminal the error
+    is shown and the conversation goes on.
     """
     interactive, asked, interrupted = is_interactive(), 0, False
     read = read or open_reader()
@@ -116,7 +120,7 @@ def converse(conversation: Conversation, read: Reader | None = None) -> int:
             if interrupted or not interactive:
                 raise
             interrupted = True
-            _say("Ctrl-D or /bye leaves, and so does Ctrl-C once more")
+            _say("to leave, press Ctrl-D or Ctrl-C again, or enter /bye")
             continue
         interrupted = False
         if interactive and line.rstrip() in ("/bye", "/exit", "/quit"):
@@ -128,7 +132,7 @@ def converse(conversation: Conversation, read: Reader | None = None) -> int:
             _ask(conversation, line.strip(), interactive=interactive)
 
 
-NO_QUESTION = "there is no question: give it as an argument, or write it to the standard input"
+NO_QUESTION = "there is no question: give it as an argument, or pipe it to standard input"
 
 
 def _ask(conversation: Conversation, text: str, *, interactive: bool) -> None:
@@ -146,24 +150,24 @@ def _ask(conversation: Conversation, text: str, *, interactive: bool) -> None:
 def choose_question(given: str | None, words: tuple[str, ...], flag: str) -> str | None:
     """The question of a command line: the value of ``flag`` or a plain word; None if there is neither.
 
-    Raises ``ConfigError`` for both, ``BadRequest`` for an empty one.
+    Raises ``ConfigError`` if both are given, ``BadRequest`` for an empty question.
     """
     if given is not None and words:
         raise ConfigError(f"the question is given twice, as {words[0]!r} and by {flag}")
     question = words[0] if words else given
     if question is not None and not question.strip():
-        raise BadRequest("the question is empty")
+        raise BadRequest("the question is empty: write one, or leave it out to start a conversation")
     return question
 
 
 def _read_text(path: Path) -> str:
     """Raises ``OSError``; ``ValueError`` if the file is not text or too large."""
     if path.stat().st_size > _LARGEST_FILE:
-        raise ValueError(f"the file is larger than {_LARGEST_FILE >> 20} MiB")
+        raise ValueError(f"the file is larger than {_LARGEST_FILE >> 20} MiB, the limit for a question")
     try:
         return path.read_text(encoding="utf-8").rstrip()
     except UnicodeDecodeError:
-        raise ValueError("the file is not text in UTF-8") from None
+        raise ValueError("the file is not UTF-8 text") from None
 
 
 def _say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Where ``lsv`` begins. Imports nothing before it can end quietly on Ctrl-C."""
+"""The entry point of ``lsv``. Ctrl-C ends it quietly, also during imports."""
 
 from __future__ import annotations
 

@@ -36,9 +36,7 @@ def show_settings(console: Console, command: str, summary: str, wanted: HelpWant
                 f"--help=NAME one, and --help=GROUP those of a group: {groups}."
             )
         )
-    console.print(
-        "\nOptions may be cut short where that is unambiguous, and written with underscores.", highlight=False
-    )
+    console.print("\nOptions may be abbreviated if unambiguous, and written with underscores.", highlight=False)
 
 
 def _choose(declared: Declared, subject: str) -> list[Setting]:

@@ -24,12 +24,12 @@ Reader = Callable[[], str]
 
 
 def is_interactive() -> bool:
-    """Whether a person types and reads: both ends are a terminal."""
+    """Whether input and output are both a terminal."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def open_reader() -> Reader:
-    """What reads the questions of this process."""
+    """The reader of questions for this process."""
     if not is_interactive():
         return input
     from prompt_toolkit import PromptSession
@@ -39,7 +39,7 @@ def open_reader() -> Reader:
 
 
 def _open_history() -> History:
-    """The questions of earlier sessions, for this user alone; only this session's where no file can be written."""
+    """The history of questions, readable by this user only; kept in memory if no file can be written."""
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
     file = cache_root() / "lsv" / "questions"
@@ -57,7 +57,7 @@ def _can_keep(file: Path) -> bool:
 
 
 def _bind_keys() -> KeyBindings:
-    """Alt-Enter begins a new line of the question."""
+    """Key bindings: Alt-Enter adds a line to the question."""
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
     keys = KeyBindings()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 RUN_SETTINGS = (
     Setting(
         name="prompt", short=("-p",), scope="all",
-        help="answer this question and leave, as with a second plain argument; without either the input is read",
+        help="answer this question and exit, like the second plain argument; without either, read standard input",
     ),
     Setting(name="max_tokens", type="int", default=512, help="longest answer in tokens", scope="all"),
     Setting(name="temperature", type="float", default=0.0, help="0 is greedy", scope="all"),
@@ -38,7 +38,7 @@ def run(arguments: list[str], context: CommandContext) -> int:
     settings = context.settings(arguments, scope="engine", extra=RUN_SETTINGS, positional=1, usage="[MODEL] [QUESTION]")
     question = choose_question(settings["prompt"], settings.positional, "--prompt")
     if question is None and not is_interactive() and not sys.stdin.isatty():
-        question = sys.stdin.read()  # before loading the model: without a question there is no need to
+        question = sys.stdin.read()  # before loading the model, which an empty question does not need
         if not question.strip():
             raise ConfigError(NO_QUESTION)
     from lsv.llm import LLM
@@ -53,7 +53,7 @@ def run(arguments: list[str], context: CommandContext) -> int:
 
 
 def answerer(llm: LLM, params: SamplingParams, *, raw: bool) -> Answer:
-    """What answers a conversation with this model; ``raw`` continues the last message's text alone."""
+    """A function that answers conversations with this model. With ``raw`` it continues the last message's text."""
     numbers = itertools.count()
 
     def answer(messages: list[Message]) -> Generator[str]:
@@ -64,9 +64,9 @@ def answerer(llm: LLM, params: SamplingParams, *, raw: bool) -> Answer:
 
 
 def _stream(llm: LLM, name: str, prompt: Any, params: SamplingParams) -> Generator[str]:
-    """The text of an answer, piece by piece. Raises what the request fails with, and ``KeyboardInterrupt``.
+    """Yield the text of an answer piece by piece. Raises the request's error, and ``KeyboardInterrupt``.
 
-    Ctrl-C is taken between steps: in the middle of one it would leave the engine in a state that it can't go on from.
+    Ctrl-C takes effect between steps, because an interrupted step would leave the engine in an inconsistent state.
     """
     engine, shown = llm.llm_engine, 0
     engine.add_request(name, prompt, params)
@@ -86,7 +86,7 @@ def _stream(llm: LLM, name: str, prompt: Any, params: SamplingParams) -> Generat
 
 @contextmanager
 def _noting_interrupts() -> Iterator[list[int]]:
-    """Collect SIGINT instead of raising ``KeyboardInterrupt``, except for the second."""
+    """Collect the first SIGINT; the second one raises ``KeyboardInterrupt``."""
     noted: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:

@@ -63,11 +63,11 @@ def run(arguments: list[str], context: CommandContext) -> int:
 
 
 def choose_frontends(settings: Settings, plugins: Plugins) -> Sequence[FrontendOffer]:
-    """The frontends to run. Raises ``ConfigError`` where there is none, and for settings that one of them refuses."""
+    """The frontends to run. Raises ``ConfigError`` if there is none, or if one refuses the settings."""
     offered = plugins.catalog.offers(FrontendOffer)
     frontends = [offer for offer in offered if offer.default or (offer.switch and settings[offer.switch])]
     if not any(offer.default for offer in frontends):
-        raise ConfigError("no plugin offers a frontend: install one, or do not leave out the api plugin")
+        raise ConfigError("no plugin offers a frontend: enable the api plugin, or install another frontend")
     for offer in frontends:
         if offer.check is not None:
             load_object(offer.check)(settings)
@@ -75,10 +75,10 @@ def choose_frontends(settings: Settings, plugins: Plugins) -> Sequence[FrontendO
 
 
 def log_start(config: EngineConfig, settings: Settings) -> None:
-    """What will be served, on which device, and where: the lines that a user looks for first."""
+    """Log the model, the device and the address: the lines that users look for first."""
     log.info("model: %s (%s)", config.served_names[0], config.architecture)
     log.info("device: %s, %s, context of %s tokens", config.platform, config.dtype, f"{config.max_model_len:,}")
-    log.info("address: %s, once the model is loaded", _address(settings))
+    log.info("address: %s (available once the model is loaded)", _address(settings))
 
 
 def _address(settings: Settings) -> str:

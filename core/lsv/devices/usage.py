@@ -18,13 +18,13 @@ class Usage(NamedTuple):
     total: int
 
     def since(self, before: Usage, kind: str) -> str:
-        """What is taken now and was not before: ``took 3 GiB of device memory (…)``, or what was given back."""
+        """The change of memory in words: ``took 3 GiB of device memory (…)``, or what was freed."""
         taken, used, total = self.used - before.used, written(self.used), written(self.total)
         verb = "took" if taken >= 0 else "freed"
         return f"{verb} {written(abs(taken))} of {kind} memory ({used}/{total} used)"
 
     def moved_since(self, before: Usage) -> bool:
-        """Whether memory was taken or given back."""
+        """Whether memory use has changed."""
         return self.used != before.used
 
 

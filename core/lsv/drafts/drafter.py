@@ -40,7 +40,7 @@ class Draftable:
     which is the number of tokens before it; who draws with the same number agrees more often.
     """
     salt: bytes = b""
-    """Its tenant's. What is kept of a sequence beyond its end is for sequences with the same salt alone, since clients
+    """The tenant's salt. State that outlives a sequence is only for sequences with the same salt, because clients
     see by their counts which drafts were right.
     """
     state: Tensor | None = None

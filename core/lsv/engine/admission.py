@@ -55,7 +55,7 @@ class Admission(msgspec.Struct, frozen=True):
     """The model's name, for errors."""
 
     frame: Frame = Frame()
-    """Special tokens around a text, which truncation keeps."""
+    """The special tokens around a text, which truncation keeps."""
 
     text: bool = True
     """Whether answers become text, in which stop strings are looked for."""
@@ -229,7 +229,7 @@ class Admission(msgspec.Struct, frozen=True):
         return params.replace(stop_token_ids=stops, allowed_token_ids=allowed)
 
     def _known(self, stops: tuple[int, ...]) -> tuple[int, ...]:
-        """The ids that this model has: no other id can end an answer. Clients send the ids of several models."""
+        """Drop ids outside the model's vocabulary, which can't end an answer. Clients send ids of several models."""
         unknown = [token for token in stops if not 0 <= token < self.vocab_size]
         if not unknown:
             return stops
@@ -316,10 +316,10 @@ def _check_choice(params: SamplingParams, stop_ids: Iterable[int], bad_words: It
 
 @lru_cache(maxsize=64)  # all prompts of a body ask for the same words, and each of them is admitted
 def encode_bad_words(words: tuple[str, ...], tokenizer: Tokenizer, salt: bytes = b"") -> tuple[tuple[int, ...], ...]:
-    """Token sequences of each word, as it stands at the beginning of a text and after a space.
+    """Token sequences of each word, at the beginning of a text and after a space.
 
-    They are remembered for each ``salt``, since a long list takes a time that clients can measure. Raises
-    ``BadRequest`` for more than ``MAX_BAD_WORDS_TOKENS`` in all.
+    They are cached for each ``salt``, because tokenising a long list takes measurable time. Raises ``BadRequest`` for
+    more than ``MAX_BAD_WORDS_TOKENS`` in all.
     """
     encoded = (
         tuple(tokenizer.encode(spelling, add_special_tokens=False))

@@ -43,11 +43,12 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Parts of the stage."""
 
     error: str | None = None
-    """What a dead engine died of, or one that is being replaced."""
+    """Why an engine died or is being replaced."""
 
     silent: float = 0.0
-    """Seconds for which a ready engine has said nothing, where several of its heartbeats are missing. It may hang, or
-    compute a long step: it still takes requests.
+    """Seconds for which a ready engine has been silent; 0 unless several heartbeats are missing.
+
+    It may hang or compute a long step, and still accepts requests.
     """
 
 
@@ -114,7 +115,7 @@ class Client(Protocol):
         ...
 
     def take_timings(self) -> Sequence[Timings]:
-        """What has happened of running requests since the last call; of those that end, their records have the rest."""
+        """Timings of running requests since the last call. Records of ended requests have the rest."""
         ...
 
     async def load_adapter(self, name: str, path: str, *, replace: bool = False) -> None:
@@ -164,9 +165,9 @@ class Service:
         return tuple(self.clients)
 
     def adapters(self, viewer: Viewer = OPERATOR) -> Mapping[str, tuple[Client, Adapter]]:
-        """The adapters of all models that ``viewer`` may use, by the names it calls them.
+        """The adapters of all models that ``viewer`` may use, by the viewer's names of them.
 
-        An account's own adapter goes before one of the operator's that has its name.
+        An account's own adapter hides an operator's adapter of the same name.
         """
         found = [
             (client, adapter)
@@ -174,7 +175,7 @@ class Service:
             for adapter in client.adapters
             if viewer.sees(adapter.name)
         ]
-        found.sort(key=lambda one: owner_of(one[1].name) != "")  # later ones take a name from others
+        found.sort(key=lambda one: owner_of(one[1].name) != "")  # later entries replace earlier ones
         return {viewer.calls(adapter.name): (client, adapter) for client, adapter in found}
 
     def find(self, name: str | None) -> Client:
@@ -182,7 +183,7 @@ class Service:
         return self.route(name)[0]
 
     def route(self, name: str | None, viewer: Viewer = OPERATOR) -> tuple[Client, str]:
-        """The client behind a name, and what it calls the adapter of that name; an empty one for a model's name.
+        """The client that serves a name, and its name of the adapter; empty if ``name`` is a model.
 
         Raises ``ModelNotFound``.
         """

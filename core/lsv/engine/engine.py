@@ -309,7 +309,7 @@ class Engine(Generic[Owner]):
             group.needs.add("grammar")
 
     def _take_grammars(self) -> None:
-        """Let the requests go on whose grammars are there, or have followed them; end those that can't go on."""
+        """Resume requests whose grammars are compiled or have caught up; end those that can't go on."""
         if self._guide is None or not self._guide.busy:
             return
         seconds = _GRAMMAR_WAIT if self.stalled and not self._in_flight else 0.0
@@ -319,7 +319,7 @@ class Engine(Generic[Owner]):
             self._settle_need(group, "grammar", error)
 
     def _settle_need(self, group: int, need: Need, error: LsvError | None) -> None:
-        """A group got something it needs, or an ``error`` says why it never will."""
+        """Record that a group got something it needs, or refuse it with ``error``."""
         if error is None:
             self._started.satisfy(group, need)
             return

@@ -18,7 +18,7 @@ _INSTEAD = Fcfs()
 
 
 class GuardedPolicy:
-    """Where the policy raises, requests go in the order they came; the log says so once.
+    """If the policy raises, requests are served in order of arrival, and the log says so once.
 
     Tenants share the engine fairly under a policy that has no ``key_between_tenants``.
     """

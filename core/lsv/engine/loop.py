@@ -223,7 +223,7 @@ class EngineLoop:
         for message in connection.receive():
             self._handle(number, connection, message)
             if number not in self._connections:
-                return  # lost while it was answered
+                return  # lost while the answer was sent
 
     def _handle(self, number: int, connection: Connection, message: ClientMessage) -> None:
         if isinstance(message, Submit):
@@ -299,7 +299,7 @@ class EngineLoop:
         self._reach(number, partial(Connection.send, message=message))
 
     def _reach(self, number: int, act: Callable[[Connection], None]) -> None:
-        """Act on a connection if it is still there: another one's loss may have ended it, or the act itself may."""
+        """Act on a connection unless it is gone. It may end through the loss of another one, or in ``act`` itself."""
         if (connection := self._connections.get(number)) is None:
             return
         try:

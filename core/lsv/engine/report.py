@@ -1,4 +1,4 @@
-"""What an engine process writes into its log about itself."""
+"""Log lines of an engine process about itself."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _STAGE_LINES = {"weights": "Loading weights took %.2f seconds", "warm-up": "Warm
 
 
 def set_up_logging(config: EngineConfig, level: str) -> None:
-    """For everything lsv and its plugins say; see ``lsv.processes.logs``. Replicas are told apart by their numbers."""
+    """Set up logging for lsv and its plugins, see ``lsv.processes.logs``. Replicas log their number."""
     topology = config.topology
     name = f"engine-{topology.number}" if topology.data > 1 or topology.base else "engine"
     logs.set_up(f"%(levelname)s %(asctime)s {name} %(name)s: %(message)s", level, plugins.packages())
 
 
 def log_config(config: EngineConfig) -> None:
-    """What is about to be loaded, and why it was chosen."""
+    """Log what will be loaded, and why it was chosen."""
     log.info("Engine configuration %s: model %s (%s)", config.fingerprint(), config.model, config.architecture)
     log.info(
         "platform %s, dtype %s, attention %s, quantization %s, KV cache %s, executor %s",
@@ -40,11 +40,11 @@ def log_config(config: EngineConfig) -> None:
 
 
 def log_fit(config: EngineConfig, fit: Fit) -> None:
-    """What fits, in the words that users search logs for."""
+    """Log what fits, in the words that users search logs for."""
     platform = config.platform.upper()
     cache = f", the KV cache takes {fit.kv_bytes / _GB:.4f} GB" if fit.kv_tokens else ""
     log.info("Loading model weights took %.4f GB%s", fit.weight_bytes / _GB, cache)
-    if fit.kv_tokens:  # a model that only pools may have no cache
+    if fit.kv_tokens:  # a pooling model may have no cache
         log.info("# %s blocks: %d of %d tokens", platform, fit.num_blocks, fit.block_size)
         log.info("%s KV cache size: %s tokens", platform, f"{fit.kv_tokens:,}")
         log.info(
@@ -64,7 +64,7 @@ class Stages:
         self._began = time.monotonic()
 
     def enter(self, stage: str) -> None:
-        """The start is in this stage; nothing is logged while that stays so."""
+        """Enter a stage; does nothing if the start is in this stage already."""
         if stage != self._stage:
             self.end()
             self._stage = stage
@@ -78,34 +78,33 @@ class Stages:
 
 
 class ItlLog:
-    """Warns once that the time between tokens that was ``asked`` for, in ms, can't be kept."""
+    """Warns once that the limit ``asked`` for the time between tokens, in ms, can't be kept."""
 
     def __init__(self, asked: float | None) -> None:
         self._asked = asked
         self._warned = False
 
     def tell(self, seconds: float | None) -> None:
-        """A step alone takes so many seconds, where that is too slow."""
+        """A step takes so many seconds; None if that is fast enough."""
         if seconds is None or self._warned:
             return
         self._warned = True
         log.warning(
-            "max_itl_ms=%g can't be kept: a step of running answers alone takes %.1f ms on this machine. Prompts enter "
-            "in the smallest chunks, which makes their first tokens late: allow more, or fewer requests at a time "
-            "(max_num_seqs)",
+            "max_itl_ms=%g can't be kept: without any prompts, a step takes %.1f ms on this machine. Prompts are "
+            "computed in the smallest chunks, which delays their first tokens: raise max_itl_ms, or lower max_num_seqs",
             self._asked,
             1000 * seconds,
         )
 
 
 class PreemptionLog:
-    """Warns of requests that lose their blocks to others: of the first, and then of one in fifty."""
+    """Warns of preempted requests: of the first, then of every fiftieth."""
 
     def __init__(self) -> None:
         self._warned_at = 0
 
     def tell(self, request: str, total: int) -> None:
-        """So many have been so far, ``request`` last."""
+        """``total`` preemptions have happened; the last one hit ``request``."""
         if not total or (self._warned_at and total - self._warned_at < _WARN_EVERY):
             return
         self._warned_at = total

@@ -1,4 +1,4 @@
-"""Grammars that are compiled beside the engine: in threads, within a time, and kept for those who ask again."""
+"""Compiles grammars in threads, within a time limit, and caches them."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from lsv.text.tokenizer import Tokenizer
 log = logging.getLogger(__name__)
 
 SECONDS = 1.5
-"""What the compilation of a grammar may take, so that whoever asks for too much hears of it soon."""
+"""Time limit for compiling a grammar. A short limit tells a client early that its grammar is too complex."""
 KEPT = 64
-"""Grammars that are kept; those asked for least recently go first."""
+"""Size of the cache of grammars. The least recently used one is evicted first."""
 _THREADS = 2
 _PARAM = "structured_outputs"
 
 Compiled = Grammar | LsvError
-"""A grammar, or why there is none."""
+"""A grammar, or the error from compiling it."""
 Asked = StructuredOutputsParams | None
-"""What form answers must have; None for any, where only their thoughts are followed."""
+"""The form of answers; None for any form, if only thoughts are followed."""
 
 
 class Pending:
@@ -41,16 +41,16 @@ class Pending:
 
     def __init__(self, future: Future[Compiled]) -> None:
         self.began: float | None = None
-        """When its back end took it up, by ``time.monotonic``."""
+        """When its back end began, by ``time.monotonic``."""
         self.future = future
 
 
 _Name = tuple[bytes, Asked]
-"""The salt of a tenant, and what was asked for."""
+"""The tenant's salt, and the requested form."""
 
 
 class GrammarCompiler:
-    """Compiles what requests ask for, each thing once, with the back ends that plugins offer."""
+    """Compiles the forms that requests ask for, each once, with the back ends of plugins."""
 
     def __init__(self, catalog: Catalog, config: EngineConfig, *, seconds: float = SECONDS, kept: int = KEPT) -> None:
         self._catalog, self._config = catalog, config
@@ -62,12 +62,12 @@ class GrammarCompiler:
         self._known: OrderedDict[_Name, Compiled | Pending] = OrderedDict()
         self._firsts: dict[_Name, masks.Mask] = {}
         self.vocab_size = 0
-        """The width of a row of logits; known once the model is loaded."""
+        """The width of the logits; known once the model is loaded."""
 
     def find(self, asked: Asked, salt: bytes = b"") -> Compiled | None:
-        """The grammar, or why there is none; None while it is being compiled, which begins here.
+        """The compiled grammar or its error. Starts compiling on the first call, and returns None until that ends.
 
-        Each ``salt`` has its own: a tenant does not see by the time it takes what others have asked for.
+        Each ``salt`` has its own cache entries, so that timing does not reveal what other tenants have requested.
         """
         name = salt, asked
         known = self._known.get(name)
@@ -87,29 +87,29 @@ class GrammarCompiler:
         else:
             return None
         if isinstance(found, LsvError) and not isinstance(found, BadRequest):
-            del self._known[name]  # no fault of what was asked: it may be had another time
+            del self._known[name]  # not the grammar's fault: a later try may succeed
         else:
             self._known[name] = found
         return found
 
     def first(self, asked: Asked, salt: bytes) -> masks.Mask | None:
-        """What answers of a compiled grammar may begin with; not to be changed."""
+        """The mask of the first token of a compiled grammar. Do not modify it."""
         return self._firsts.get((salt, asked))
 
     def wait(self, seconds: float) -> None:
-        """Wait for a moment, as long as nothing has been compiled."""
+        """Wait up to ``seconds`` for a grammar to be compiled."""
         futures = [known.future for known in self._known.values() if isinstance(known, Pending)]
         wait(futures, seconds, return_when="FIRST_COMPLETED")
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The model's tokens, once a grammar is there."""
+        """The model's tokens, known once a grammar has been compiled."""
         assert self._vocabulary is not None, "nothing has been compiled"
         return self._vocabulary
 
     @property
     def eos(self) -> tuple[int, ...]:
-        """The tokens that end answers; known once a grammar is."""
+        """The tokens that end answers, known once a grammar has been compiled."""
         return () if self._vocabulary is None else self._vocabulary.eos
 
     def close(self) -> None:
@@ -165,17 +165,17 @@ class GrammarCompiler:
 
 
 def _first_mask(grammar: Grammar, vocab_size: int) -> masks.Mask:
-    """Found here, since no step should wait for it: much is computed for the first token that later ones share."""
+    """Computed while compiling, because the first mask is slow: later masks reuse much of its work."""
     words = np.zeros(masks.words_of(vocab_size), np.uint32)
     grammar.begin().fill(words.data)
     return words
 
 
 def read_vocabulary(tokenizer: Tokenizer, size: int) -> Vocabulary:
-    """The vocabulary of a model with rows of ``size`` logits. Raises ``BadRequest`` where answers have no end."""
+    """The vocabulary of a model with ``size`` logits. Raises ``BadRequest`` if no token ends answers."""
     if not tokenizer.eos_ids:
         raise BadRequest(
-            f"{_PARAM}: the tokenizer names no token that ends an answer (eos), which a grammar needs", param=_PARAM
+            f"{_PARAM}: a grammar needs a token that ends answers, and the tokenizer has none (eos)", param=_PARAM
         )
     known = min(size, tokenizer.vocab_size)
     tokens = [tokenizer.token_bytes(token) for token in range(known)]

@@ -1,4 +1,5 @@
-"""The seam to grammar back ends: what says which tokens may follow. It works in the engine's process, without torch."""
+"""The interface of grammar back ends, which compute which tokens may follow. They run in the engine's process, without
+torch."""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ class Vocabulary:
     """The tokens of a model, as grammars see them."""
 
     tokens: Sequence[bytes]
-    """What each token stands for; empty for ids without a token. As many as a row of logits is wide."""
+    """The bytes of each token, empty for ids without a token. One entry for each logit."""
     special: frozenset[int]
-    """Tokens that are no text, such as the ends of answers."""
+    """Control tokens, such as the ends of answers."""
     eos: tuple[int, ...]
     """Tokens that end an answer; at least one."""
     encode: Callable[[str], list[int]]
@@ -25,72 +26,74 @@ class Vocabulary:
 
 
 class Matcher(Protocol):
-    """Follows one answer through a grammar. What it can't go on with it says in ``fault``."""
+    """Follows one answer through a grammar. If it can't go on, ``fault`` says why."""
 
     @property
     def finished(self) -> bool:
-        """Whether nothing but the end may follow."""
+        """Whether only the end may follow."""
         ...
 
     @property
     def fault(self) -> str | None:
-        """Why it can't say what may follow, for the user; None while it can."""
+        """Why the answer can't go on, as a message for the user; None while it can."""
         ...
 
     def accept(self, ids: Sequence[int]) -> bool:
-        """Go on by tokens of the answer; False, with a ``fault``, where one of them may not follow."""
+        """Follow tokens of the answer; returns False, and sets ``fault``, if one of them may not follow."""
         ...
 
     def fill(self, row: memoryview) -> None:
-        """Set the bits of the tokens that may follow, ends of the answer among them, and clear all others.
+        """Set the bits of the tokens that may follow, including end tokens, and clear all others.
 
-        ``row`` is writable and has 32-bit words, the lowest bits first. With a ``fault``, all are cleared. Called in a
-        thread beside the step, never at the same time as ``accept``.
+        ``row`` is writable and has 32-bit words, lowest bits first. With a ``fault``, all bits are cleared. Called in
+        another thread than the step, never at the same time as ``accept``.
         """
         ...
 
 
 class RewindableMatcher(Matcher, Protocol):
-    """A matcher that can go ahead of its answer and come back. Drafts are verified for answers that have such a one."""
+    """A matcher that can follow an answer ahead and rewind. Only answers with such a matcher have drafts verified."""
 
     def advance(self, ids: Sequence[int]) -> int:
-        """Go on by as many of these tokens as may follow, and say how many those are. What may not follow is no fault;
-        where nothing but the end may follow, nothing does. ``ids`` has no ends of answers.
+        """Follow as many of these tokens as may follow; returns their number.
+
+        A token that may not follow is not a fault. Returns 0 if only the end may follow. ``ids`` has no end tokens.
         """
         ...
 
     def rollback(self, count: int) -> None:
-        """Take back the last ``count`` tokens, all of which ``advance`` took, and a ``fault`` that came meanwhile.
+        """Undo the last ``count`` tokens, all of which ``advance`` followed, and any ``fault`` since then.
 
-        Everything is as it was before them, what ``fill`` gives included. Like ``advance`` called by the engine or in
-        the thread of ``fill``, one at a time.
+        The state, including the result of ``fill``, is as before these tokens. Like ``advance``, it is called by the
+        engine or in the thread of ``fill``, one call at a time.
         """
         ...
 
 
 def rewindable(matcher: Matcher) -> RewindableMatcher | None:
-    """The matcher, if it can go ahead of its answer."""
+    """The matcher, if it can be rewound; else None."""
     return cast(RewindableMatcher, matcher) if hasattr(matcher, "advance") and hasattr(matcher, "rollback") else None
 
 
 class Grammar(Protocol):
-    """What answers must be, compiled. Many follow one at a time."""
+    """A compiled form of answers. Many answers follow one grammar at the same time."""
 
     def begin(self) -> Matcher:
-        """For an answer that begins; cheap."""
+        """A matcher for a new answer; cheap."""
         ...
 
 
 class GrammarBackend(Protocol):
-    """Compiles grammars; made once for a vocabulary, in a thread beside the engine's."""
+    """Compiles grammars. Created once for a vocabulary, in a thread other than the engine's."""
 
     def compile(self, asked: StructuredOutputsParams) -> Grammar:
-        """Raises ``BadRequest`` for what it can't follow exactly. Called in several threads; must end within seconds
-        and let other threads go on.
+        """Compile a form. Raises ``BadRequest`` for a form that it can't follow exactly.
+
+        Called in several threads. It must end within seconds and let other threads run meanwhile.
         """
         ...
 
 
 def unfollowable(asked: StructuredOutputsParams, why: str) -> BadRequest:
-    """What a back end refuses a form with."""
+    """The error for a form that a back end refuses."""
     return BadRequest(f"structured_outputs: this {asked.form} can't be followed: {why}", param="structured_outputs")

@@ -1,4 +1,4 @@
-"""The engine's side of grammars: which requests wait for one, where their answers stand, what they may go on with."""
+"""The engine's side of grammars: requests that wait for one, the state of answers, and masks of the next tokens."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ALLOWANCE = 0.01
-"""Seconds that the answers of a step may take together where the step waits for them."""
+"""Seconds for which a step may wait for the matchers of all its answers together."""
 
 
 class _Held(NamedTuple):
@@ -42,33 +42,33 @@ class _Held(NamedTuple):
 
 
 class Guide:
-    """Knows request groups by their ids, from ``open`` to ``close``, and their sequences by those of requests."""
+    """The grammars of request groups, from ``open`` to ``close``, and the matchers of their sequences, by id."""
 
     def __init__(self, compiler: GrammarCompiler) -> None:
         self._compiler = compiler
         self._grammars: dict[int, Grammar] = {}
         self._waiting: dict[int, tuple[Asked, bytes]] = {}
         self._firsts: dict[int, masks.Mask | None] = {}
-        """By group, what its answers may begin with."""
+        """By group, the mask of the first token."""
         self._followed: dict[int, Followed] = {}
         self._held: dict[int, _Held] = {}
         self._lane = SlowLane()
         self._left = ALLOWANCE
-        """Seconds that are left of what the next step waits for."""
+        """What is left of ``ALLOWANCE`` in this step."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="masks")
 
     def start(self, vocab_size: int) -> None:
-        """The model is loaded."""
+        """Set the width of the logits, once the model is loaded."""
         self._compiler.vocab_size = vocab_size
 
     def open(self, group: int, asked: Asked, salt: bytes = b"") -> bool:
-        """A request group of the tenant with this salt needs a grammar; whether there is one already.
+        """Register the grammar of a request group; returns whether it is compiled already.
 
-        Raises what refuses it.
+        ``salt`` is the tenant's. Raises the error if the grammar is invalid.
         """
         found = self._compiler.find(asked, salt)
         if isinstance(found, LsvError):
-            raise from_record(found.record())  # it is kept, and one that is raised grows by its traceback
+            raise from_record(found.record())  # a copy: raising the cached error would add tracebacks to it
         if found is None:
             self._waiting[group] = asked, salt
             return False
@@ -81,9 +81,9 @@ class Guide:
         return bool(self._waiting or self._held)
 
     def take_compiled(self, wait: float = 0.0) -> Iterator[tuple[int, LsvError | None]]:
-        """The groups that need not wait any more, and why they can't be served if so.
+        """Yield groups whose grammar is ready or has failed, with the error in the latter case.
 
-        With nothing else to do, up to ``wait`` seconds are waited for one.
+        Waits up to ``wait`` seconds for one, for an engine with nothing else to do.
         """
         if not self._waiting:
             return
@@ -101,19 +101,18 @@ class Guide:
                 yield group, None
 
     def fill(self, rows: Iterable[GuidedRow]) -> AwaitMasks:
-        """Fill the masks of rows in a thread; the answer waits for them."""
+        """Compute the masks of rows in a thread; calling the result waits for them."""
         self._left = ALLOWANCE
         jobs = [_Job(row, self._follow(request), drafts) for row, request, drafts in rows]
         return self._thread.submit(_fill, jobs, self._compiler.vocab_size).result
 
     def follow(self, outcome: Outcome, scheduler: Scheduler) -> Outcome:
-        """News of a request that has a grammar, as they are once that has seen the new tokens.
+        """Follow the new tokens of a request with a grammar; returns the outcome, which may now end the answer.
 
-        ``scheduler`` is told where they end the answer, since nothing may follow or there is a ``fault``; where the
-        answer need not be followed any more, since it has thought and has no form; else which drafts may come next.
+        Ends the request in ``scheduler`` if nothing may follow or there is a ``fault``. Releases it if the rest of the
+        answer is free. Otherwise cuts its drafts to those that the grammar allows.
 
-        An answer whose last token took long is followed in the slow lane: the sequence is held, and its news come with
-        ``take_followed``.
+        An answer whose last token took long is followed in the slow lane. Its sequence is held until ``take_followed``.
         """
         request = outcome.request
         if not outcome.tokens or outcome.finish is FinishReason.STOP:
@@ -137,16 +136,16 @@ class Guide:
         return outcome
 
     def take_followed(self, scheduler: Scheduler, seconds: float = 0.0) -> Iterator[Outcome]:
-        """Let sequences go on that the slow lane has followed, and yield the ends of others.
+        """Resume sequences that the slow lane has followed, and yield the outcomes of those that have ended.
 
-        With nothing else to do, up to ``seconds`` are waited for one.
+        Waits up to ``seconds`` for one, for an engine with nothing else to do.
         """
         if not self._held:
             return
         if seconds:
             wait([held.going for held in self._held.values()], seconds, return_when="FIRST_COMPLETED")
         for id, (request, going) in tuple(self._held.items()):
-            if not going.done() or id not in self._held:  # the end of another may have ended it
+            if not going.done() or id not in self._held:  # it may have ended together with another sequence
                 continue
             del self._held[id]
             scheduler.resume(id)
@@ -156,33 +155,33 @@ class Guide:
                     yield self._complete(outcome, ends)
 
     def _complete(self, outcome: Outcome, ends: FinishReason) -> Outcome:
-        """News of an answer that its grammar has ended."""
+        """The outcome of an answer that its grammar has ended."""
         fault = self.fault(outcome.request)
         return msgspec.structs.replace(
             outcome, finish=ends, complete=True, error=None if fault is None else fault.message
         )
 
     def fault(self, request: Request) -> LsvError | None:
-        """Why an answer can't go on, if so."""
+        """Why an answer can't go on; None while it can."""
         followed = self._followed.get(request.id)
         if followed is None or followed.fault is None:
             return None
         return BadRequest(f"structured_outputs: {followed.fault}", param="structured_outputs")
 
     def drop(self, request: Request) -> None:
-        """A sequence has ended."""
+        """Forget a sequence that has ended."""
         self._followed.pop(request.id, None)
         held = self._held.pop(request.id, None)
         if held is not None:
             held.going.cancel()
 
     def close(self, group: int) -> None:
-        """A request group has ended."""
+        """Forget a request group that has ended."""
         for kept in (self._grammars, self._firsts, self._waiting):
             kept.pop(group, None)
 
     def clear(self) -> None:
-        """All requests have ended."""
+        """Forget all requests."""
         for held in self._held.values():
             held.going.cancel()
         for kept in (self._grammars, self._firsts, self._waiting, self._followed, self._held):
@@ -219,7 +218,7 @@ class Guide:
 
 
 class _Job(NamedTuple):
-    """A row whose masks are to be filled: of what follows its last known token, and of what follows each draft."""
+    """A row whose masks are to be computed: after its last known token, and after each draft."""
 
     row: int
     followed: Followed
@@ -235,17 +234,17 @@ def _ignored(request: Request, eos: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _find_end(followed: Followed, going: bool) -> FinishReason | None:
-    """How a grammar ends an answer that it has just followed, if it does."""
+    """How the grammar ends the answer that has just been followed; None if it goes on."""
     if not going:
         return FinishReason.ERROR
     return FinishReason.STOP if followed.finished else None
 
 
 def _look_ahead(matcher: Matcher, eos: Sequence[int], drafts: Sequence[int]) -> tuple[int, bool] | None:
-    """How many of ``drafts`` may come next without ending the answer, and whether the one behind them may not; None
-    where the matcher can't go ahead of the answer.
+    """How many of ``drafts`` may come next without ending the answer, and whether the next draft is forbidden.
 
-    One that ends it needs no verification: it is sampled in its place anyway, and nothing comes behind it.
+    None if the matcher can't be rewound. A draft that ends the answer needs no verification, because the token is
+    sampled in its place anyway and nothing follows it.
     """
     ahead = rewindable(matcher)
     if ahead is None:
@@ -265,14 +264,14 @@ def _fill(jobs: Sequence[_Job], vocab_size: int) -> Masks:
         first += job.positions
         try:
             _fill_row(job, mine)
-        except Exception:  # its row fails, and no other
-            log.exception("a grammar could not say what may follow")
+        except Exception:  # only this row fails
+            log.exception("computing the mask of a grammar failed")
             mine[:] = 0
     return Masks(tuple(job.row for job in jobs for _ in range(job.positions)), words.tobytes())
 
 
 def _fill_row(job: _Job, words: masks.Mask) -> None:
-    """``words`` [positions, words of a mask], all zero: what stays so behind a draft ends the row before it."""
+    """Fill ``words`` [positions, words of a mask], given as zeros. A mask that stays zero ends the row before it."""
     followed = job.followed
     if followed.mask is not None:
         words[0] = followed.mask

@@ -1,7 +1,7 @@
-"""The slow lane: answers whose grammars take long are followed beside the engine, and their rows wait for that.
+"""The slow lane: a thread that follows answers with slow grammars while the engine steps without their rows.
 
-Following a token may hold the interpreter's lock. So the thread rests after each token, twice as long as it worked: it
-takes at most a third of one core, and holds the lock for at most a third of the time.
+Following a token may hold the interpreter's lock. After each token the thread therefore sleeps for twice as long as it
+worked. It takes at most a third of one core, and holds the lock for at most a third of the time.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 _REST = 2.0
 """Seconds of rest for each second of work."""
 _DELAY = 20.0
-"""How much later than others, in seconds for each second that its last token took, an answer has its turn."""
+"""Delay of an answer's next turn, in seconds for each second that its last token took."""
 
 
 class _Turn(NamedTuple):
-    """An answer's next token; the earliest turn is taken first."""
+    """The turn of an answer's next token. The earliest turn comes first."""
 
     at: float
     number: int
@@ -39,7 +39,7 @@ class _Turn(NamedTuple):
 
 
 class SlowLane:
-    """Follows answers one token at a time, quick ones before slow ones."""
+    """Follows answers one token at a time, fast answers first."""
 
     def __init__(self) -> None:
         self._turns: list[_Turn] = []  # a heap
@@ -49,7 +49,7 @@ class SlowLane:
         self._stopped = False
 
     def follow(self, followed: Followed, ids: Sequence[int], words: int) -> Future[bool]:
-        """Go on by tokens of an answer, then find its next mask, of so many words. Whether the answer can go on."""
+        """Follow tokens of an answer, then compute its next mask of ``words`` words. Whether it can go on."""
         done: Future[bool] = Future()
         turn = _Turn(time.monotonic() + _DELAY * followed.cost, next(self._numbers), followed, ids, words, done)
         with self._changed:
@@ -84,8 +84,8 @@ def _follow(turn: _Turn) -> bool:
         going = followed.accept(turn.ids)
         if going and not followed.finished:
             followed.fill(mask)
-    except Exception:  # its row fails, and no other
-        log.exception("a grammar could not say what may follow")
+    except Exception:  # only this row fails
+        log.exception("computing the mask of a grammar failed")
         going = True
         mask[:] = 0
     followed.mask = mask

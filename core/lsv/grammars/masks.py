@@ -1,4 +1,4 @@
-"""Masks of tokens that may follow: a bit a token in 32-bit words, the lowest first. All work in place."""
+"""Masks of tokens that may follow: one bit a token in 32-bit words, lowest bit first. Functions work in place."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 WORD = 32
 """Tokens in a word."""
 ALL = 0xFFFFFFFF
-"""A word whose tokens may all follow."""
+"""A word in which all tokens are allowed."""
 
 Mask = npt.NDArray[np.uint32]
 
@@ -21,7 +21,7 @@ def words_of(vocab_size: int) -> int:
 
 
 def view(row: memoryview) -> Mask:
-    """The words of a row, which are shared with it."""
+    """The words of a row, sharing its memory."""
     return np.frombuffer(row, np.uint32)
 
 

@@ -1,4 +1,4 @@
-"""Answers that think first: their form holds from the end of the thoughts on, which may have a budget."""
+"""Answers that begin with thoughts: the form applies after the thoughts, and the thoughts may have a budget."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Anything:
         return len(ids)
 
     def rollback(self, count: int) -> None:
-        """Nothing is remembered."""
+        """Nothing to undo."""
 
     def fill(self, row: memoryview) -> None:
         masks.view(row)[:] = masks.ALL
@@ -34,8 +34,8 @@ class Anything:
 class ThinkingMatcher:
     """Follows one answer through its thoughts, then through its form, which ``answer`` follows.
 
-    Marks are found in the bytes of the tokens, as readers of the answer find them in its text. Where a form follows, no
-    answer ends inside of its thoughts.
+    Marks are searched in the bytes of the tokens, like the parser of thoughts searches the text. If a form follows, an
+    answer can't end inside its thoughts.
     """
 
     def __init__(self, answer: Matcher, vocabulary: Vocabulary, thinking: Thinking) -> None:
@@ -46,23 +46,23 @@ class ThinkingMatcher:
         self._ends = tuple(mark.encode() for mark in thinking.ends)
         self._openings = {begin: tuple(vocabulary.encode(begin.decode())) for begin in self._begins}
         self._closing = tuple(vocabulary.encode(thinking.close or thinking.ends[0]))
-        """What is left of the tokens that close thoughts whose budget is used up."""
+        """The remaining tokens that close the thoughts once the budget is used up."""
         self._held = max(map(len, self._ends)) - 1
-        """Bytes of thoughts that can be the beginning of a mark."""
+        """Bytes to keep, because they may be the beginning of a mark."""
         self._budget = thinking.budget
         self._used = 0
         self._step: Callable[[int], bool] = self._think if thinking.open else self._open
         self._seen = b""
-        """The bytes that decide what comes next."""
+        """The bytes in which the next mark is searched."""
         self._taken: tuple[int, ...] = ()
-        """Tokens of a mark that opens the thoughts, as far as it has come."""
+        """The tokens so far of a mark that may open the thoughts."""
         self._offered: frozenset[int] = frozenset()
-        """Tokens that were allowed because they begin such a mark, and for no other reason."""
+        """Tokens that were allowed only because they begin such a mark."""
         self._fault: str | None = None
 
     @property
     def free(self) -> bool:
-        """Whether all that follows may be anything."""
+        """Whether the rest of the answer is free."""
         return self._formless and self._step == self._follow
 
     @property
@@ -94,7 +94,7 @@ class ThinkingMatcher:
     # Where the answer is
 
     def _open(self, token: int) -> bool:
-        """Before anything is known: one of the marks, or the answer itself."""
+        """The first tokens: a mark, or the answer itself."""
         if not self._formless and not self._taken and token not in self._offered:
             return self._begin_answer(self._give([token]))
         self._taken += (token,)
@@ -104,7 +104,7 @@ class ThinkingMatcher:
             rest, self._seen, self._step = self._seen[len(begun) :], b"", self._think
             return self._look(rest)
         if not any(begin.startswith(self._seen) for begin in self._begins):
-            return self._begin_answer(self._formless or self._fail("it opens no thoughts, and is none of its form"))
+            return self._begin_answer(self._formless or self._fail("it neither opens thoughts nor matches the form"))
         return True
 
     def _think(self, token: int) -> bool:
@@ -117,11 +117,11 @@ class ThinkingMatcher:
         return self._give([token])
 
     def _give(self, ids: Sequence[int]) -> bool:
-        """Tokens of the answer itself."""
+        """Follow tokens of the answer itself."""
         return self._answer.accept(ids)
 
     def _look(self, more: bytes) -> bool:
-        """More of the thoughts, and perhaps their end."""
+        """Search the end of the thoughts in more bytes."""
         self._seen += more
         found = [(at, -len(end)) for end in self._ends if (at := self._seen.find(end)) >= 0]
         if not found:
@@ -131,13 +131,13 @@ class ThinkingMatcher:
         return self._begin_answer(self._take_up(self._seen[at - size :].lstrip()))
 
     def _take_up(self, text: bytes) -> bool:
-        """The beginning of the answer, which came in one token with the end of the thoughts."""
+        """Follow the beginning of the answer, if the token that ended the thoughts contained some of it."""
         if not text:
             return True
         try:
             return self._give(self._vocabulary.encode(text.decode()))
         except UnicodeDecodeError:
-            return self._formless or self._fail("a token is the end of its thoughts and half a character")
+            return self._formless or self._fail("a token contains the end of the thoughts and half a character")
 
     def _begin_answer(self, going: bool) -> bool:
         self._step = self._follow
@@ -151,11 +151,11 @@ class ThinkingMatcher:
 
     @property
     def _closes(self) -> bool:
-        """Whether the thoughts are being closed, as their budget is used up."""
+        """Whether the thoughts are being closed because their budget is used up."""
         return self._budget is not None and self._used >= self._budget and self._closing != ()
 
     def _go_on_opening(self) -> set[int]:
-        """The tokens that go on with a mark that opens the thoughts."""
+        """The tokens that continue a mark that opens the thoughts."""
         return {
             ids[len(self._taken)]
             for ids in self._openings.values()

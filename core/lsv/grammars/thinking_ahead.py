@@ -1,4 +1,4 @@
-"""Answers that think first, followed ahead of what has been sampled."""
+"""Follows answers that begin with thoughts ahead of the sampled tokens, for drafts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lsv.request.thinking import Thinking
 
 
 class _Place(NamedTuple):
-    """Where an answer was."""
+    """A saved state of the matcher."""
 
     step: Callable[[int], bool]
     used: int
@@ -19,18 +19,18 @@ class _Place(NamedTuple):
     seen: bytes
     taken: tuple[int, ...]
     given: int
-    """Tokens that had been given to the form since it was followed ahead for the first time."""
+    """Tokens that the form had accepted since the first ``advance``."""
 
 
 class RewindableThinkingMatcher(ThinkingMatcher):
-    """A ``ThinkingMatcher`` for forms that can be followed ahead: a ``RewindableMatcher``, too."""
+    """A ``ThinkingMatcher`` that is also a ``RewindableMatcher``, for forms that can be rewound."""
 
     def __init__(self, answer: RewindableMatcher, vocabulary: Vocabulary, thinking: Thinking) -> None:
         super().__init__(answer, vocabulary, thinking)
         self._form = answer
         self._given = 0
         self._passed: list[_Place] = []
-        """The places before each token by which the answer has been followed ahead."""
+        """The state before each token that ``advance`` accepted."""
 
     def advance(self, ids: Sequence[int]) -> int:
         for count, token in enumerate(ids):
@@ -53,8 +53,8 @@ class RewindableThinkingMatcher(ThinkingMatcher):
         return _Place(self._step, self._used, self._closing, self._seen, self._taken, self._given)
 
     def _allows(self, token: int) -> bool:
-        """Whether a token that is no end may follow, as far as that is not for the form to say."""
-        if self._step == self._open:  # how an answer begins is known once it has been sampled
+        """Whether the thoughts allow a token, which does not end the answer. The form is not asked."""
+        if self._step == self._open:  # the beginning of an answer is known once it has been sampled
             return self._formless or (self._taken != () and token in self._go_on_opening())
         return self._step == self._follow or not self._closes or token == self._closing[0]
 

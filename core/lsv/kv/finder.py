@@ -10,9 +10,9 @@ from lsv.kv.spec import Cohort
 from lsv.kv.table import Table
 
 Find = Callable[[bytes], int | None]
-"""The block of a content; null where it is behind the device, None where it is nowhere."""
+"""Returns the block of a content, the null block if a lower tier has it, or None."""
 Look = Callable[[Sequence[bytes]], Callable[[bytes], bool]]
-"""For contents in order, what says of each whether it is behind the device."""
+"""For contents in order, returns a function that says whether a lower tier has a content."""
 
 
 class PrefixFinder:
@@ -32,14 +32,14 @@ class PrefixFinder:
         self._looked_up: Table | None = None
         prefixes = tuple(index.to_bytes(2, "little") for index in range(len(cohorts) + len(cross)))
         self.prefixes, self.cross_prefixes = prefixes[: len(cohorts)], prefixes[len(cohorts) :]
-        """By cohort, what stands before the hashes of its blocks in the pool's keys."""
+        """By cohort, the prefix of its blocks' hashes in the pool's keys."""
         self.window_blocks = tuple(
             None if cohort.window is None else -(-(cohort.window - 1) // block_size) for cohort in cohorts
         )
-        """By cohort, how many blocks before a position are needed to compute on from there; None means all of them."""
+        """By cohort, how many blocks before a position are needed to continue there; None means all of them."""
 
     def match(self, table: Table, limit: int) -> Match:
-        """The longest cached prefix of at most ``limit`` tokens for which every cohort has what it needs."""
+        """The longest cached prefix of at most ``limit`` tokens for which every cohort has the blocks it needs."""
         lookup = self._pool.lookup
         if lookup is None or lookup.outdated or self._looked_up is not table or lookup.limit != limit:
             return self._look_up(table, limit)
@@ -57,7 +57,7 @@ class PrefixFinder:
         return match
 
     def _match(self, table: Table, length: int, known: Match | None = None) -> Match:
-        """The blocks of a cached prefix of that length; ``known`` is a match that was as long or longer."""
+        """The blocks of a cached prefix of this length. ``known`` is an earlier match, at least as long."""
         hashes = self.hashes(table, length)
         blocks = tuple(
             known.blocks[index][: length * cohort.width]
@@ -79,7 +79,7 @@ class PrefixFinder:
         return lookup
 
     def _renew(self, table: Table, lookup: Lookup) -> None:
-        """Shorten a match by what is no longer cached."""
+        """Shorten a match to the blocks that are still cached."""
         known = lookup.match
         before = known.tokens // self.block_size
         hashes = self.hashes(table, lookup.length)
@@ -93,7 +93,7 @@ class PrefixFinder:
         lookup.renew(match, {block for _, block in self.blocks(match, others=True)})
 
     def blocks(self, match: Match, *, others: bool = False) -> Iterator[tuple[Cohort, int]]:
-        """The first block of each bundle of a match, with its cohort; ``others``: but for cohorts that keep all."""
+        """The first block of each bundle of a match, with its cohort. ``others`` leaves out cohorts that keep all."""
         cohorts = self._cohorts + self._cross_cohorts if match.cross else self._cohorts
         for cohort, blocks in zip(cohorts, match.blocks + match.cross, strict=True):
             if others and cohort.keeps_all:
@@ -103,7 +103,7 @@ class PrefixFinder:
                     yield cohort, block
 
     def in_use(self, match: Match) -> int:
-        """Blocks of a match that others use: sharing these leaves as many blocks available as before."""
+        """Blocks of a match that other requests use. Sharing these takes no available blocks."""
         lookup = self._pool.lookup
         followed = lookup is not None and lookup.match is match
         is_cached = self._pool.is_cached
@@ -118,14 +118,14 @@ class PrefixFinder:
         return hashes if len(hashes) == count else hashes[:count]
 
     def keys(self, hashes: Sequence[bytes]) -> Iterator[bytes]:
-        """The contents that a request needs to go on behind all of these blocks, column by column."""
+        """The contents that a request needs to continue after all of these blocks, column by column."""
         for column, one in enumerate(hashes):
             for prefix, window_blocks in zip(self.prefixes, self.window_blocks, strict=True):
                 if window_blocks is None or column >= len(hashes) - window_blocks:
                     yield prefix + one
 
     def extend(self, table: Table, match: Match, limit: int, look: Look) -> Match:
-        """A match made longer by what is behind the device, as far as that goes; ``look`` says what is there."""
+        """Extend a match by blocks in lower tiers, as far as they go; ``look`` finds them."""
         pool, hashes = self._pool, self.hashes(table, limit // self.block_size)
         behind = look([prefix + one for prefix in self.prefixes for one in hashes])
 
@@ -195,7 +195,7 @@ class PrefixFinder:
         return tuple(blocks for _, blocks in found) if whole else ()
 
     def _find_all(self, prefix: bytes, hashes: Iterable[bytes], width: int) -> list[int]:
-        """The blocks of those hashes that a cohort has."""
+        """The blocks of a cohort for the hashes that it has."""
         find, bundle = self._pool.find, self._pool.bundle
         found = [block for one in hashes if (block := find(prefix + one)) is not None]
         return found if width == 1 else [one for block in found for one in bundle(block)]

@@ -1,4 +1,4 @@
-"""Takes names away from contents that turned out to be wrong, wherever these are kept."""
+"""Revokes cached contents that turned out to be wrong, wherever copies of them are."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from lsv.kv.tiers.tiers import Tiers
 
 
 class Revocations:
-    """Requests that use such a block go on: their own rows are checked.
+    """Revokes contents. Requests that use such a block go on, because their own rows are checked.
 
-    A name that is taken away too many costs time, as its content is computed again. One too few fails requests.
+    Revoking too many contents costs time, because they are computed again. Revoking too few fails requests.
     """
 
     def __init__(self, pool: BlockPool, finder: PrefixFinder, arrivals: Arrivals | None, tiers: Tiers | None) -> None:
         self._pool, self._finder = pool, finder
         self._arrivals, self._tiers = arrivals, tiers
         self.noted: deque[Sequence[bytes]] = deque()
-        """Contents that other engines have revoked, until the next plan is made."""
+        """Contents that other engines have revoked since the last plan."""
 
     def revoke_table(self, table: Table) -> None:
         """Revoke every block that a failed request read or wrote, so that no other request finds it."""
@@ -32,7 +32,7 @@ class Revocations:
         self.revoke({prefix + name for prefix, name in names})
 
     def revoke(self, keys: Collection[bytes]) -> None:
-        """Forget contents on the device, behind it, and with those who have fetched them."""
+        """Forget contents on the device, in lower tiers, and in engines that fetched them."""
         for key in keys:
             self._pool.forget(key)
         if self._arrivals is not None:
@@ -41,10 +41,10 @@ class Revocations:
             self._tiers.revoke(keys)
 
     def note(self, keys: Sequence[bytes]) -> None:
-        """Another engine has revoked contents that came from it. May be called by any thread."""
+        """Record contents that the engine they came from has revoked. May be called by any thread."""
         self.noted.append(keys)
 
     def take_noted(self) -> None:
-        """Revoke what was noted, before a plan is made."""
+        """Revoke the recorded contents. Called before each plan."""
         while self.noted:
             self.revoke(self.noted.popleft())

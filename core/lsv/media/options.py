@@ -1,4 +1,4 @@
-"""What an operator allows of media, as one frozen record. Sizes in bytes, times in seconds."""
+"""The operator's limits and options for media. Sizes are in bytes, times in seconds."""
 
 from __future__ import annotations
 
@@ -16,35 +16,34 @@ from lsv.request.media import Modality
 MODALITIES: tuple[Modality, ...] = get_args(Modality)
 
 PER_PROMPT = 16
-"""Items of a modality that a prompt may hold unless ``--limit-mm-per-prompt`` says otherwise."""
-
+"""Default of ``--limit-mm-per-prompt``: items of one modality in a prompt."""
 
 ENCODED_ITEMS = 4
-"""Encoded, the items of a request together may have the bytes of this many of the largest items."""
+"""Limit on the encoded bytes of a request, in multiples of the limit for one item."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What an item may measure; checked before it is decoded wherever its container tells."""
+    """Size limits of an item, checked before decoding if the container declares its size."""
 
     bytes: int = 64 << 20
-    """Of the encoded item."""
+    """Bytes of the encoded item."""
     pixels: int = 64_000_000
-    """Of an image, or of a frame of a video."""
+    """Pixels of an image, or of a frame of a video."""
     seconds: float = 3600.0
-    """Of audio or video."""
+    """Duration of audio or video."""
     frames: int = 768
-    """Taken from a video."""
+    """Frames sampled from a video."""
     decoded: int = 512 << 20
-    """Bytes of an item once it is decoded, and of all items of a request together."""
+    """Bytes of a decoded item, and of all decoded items of a request together."""
     memory: int = 2 << 30
-    """Bytes that decoding and processing an item may take."""
+    """Bytes of memory for decoding and processing an item."""
 
 
 class MediaOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the settings of media say."""
+    """The settings of media."""
 
     per_prompt: Mapping[str, int] = {}
-    """Items of a modality that a prompt may hold, see ``allowed``."""
+    """Limits on items of a modality in a prompt, see ``allowed``."""
     processor: Mapping[str, Any] = {}
     """Options of the model's processor for all requests."""
     folder: str | None = None
@@ -52,9 +51,9 @@ class MediaOptions(msgspec.Struct, frozen=True, kw_only=True):
     domains: tuple[str, ...] = ()
     """Hosts that media may be fetched from: names, ``*.example.com`` for all below one, ``*`` for any public host."""
     fetch_seconds: Mapping[str, float] = MappingProxyType({"image": 5.0, "audio": 10.0, "video": 30.0})
-    """How long fetching an item may take, by modality."""
+    """Time limit for fetching an item, by modality."""
     prepare_seconds: float = 30.0
-    """How long decoding and processing an item may take."""
+    """Time limit for decoding and processing an item."""
     confinement: Mode = "auto"
     """How the processes that decode are confined."""
     limits: Limits = Limits()
@@ -95,28 +94,27 @@ class MediaOptions(msgspec.Struct, frozen=True, kw_only=True):
             count, most = items.count(modality), self.allowed(modality)
             if count > most:
                 raise BadRequest(
-                    f"a prompt may hold {most} items of kind {modality}, got {count}; "
-                    "the server's --limit-mm-per-prompt says how many",
+                    f"a prompt may hold {most} items of kind {modality}, got {count} (--limit-mm-per-prompt)",
                     param="messages",
                 )
 
 
 def check_encoded(size: int, limits: Limits) -> None:
-    """Raises ``BadRequest`` for more bytes of media than a request may bring or name."""
+    """Raises ``BadRequest`` if the encoded media of a request are too large in all."""
     most = ENCODED_ITEMS * limits.bytes
     if size > most:
         raise BadRequest(
-            f"the media have {size / (1 << 20):.0f} MiB before they are decoded, over the limit of "
-            f"{most / (1 << 20):g}, {ENCODED_ITEMS} times --max-media-mb: send fewer or smaller ones"
+            f"the encoded media have {size / (1 << 20):.0f} MiB, over the limit of {most / (1 << 20):g} MiB "
+            f"({ENCODED_ITEMS} times --max-media-mb): send fewer or smaller items"
         )
 
 
 def check_decoded(size: int, limits: Limits) -> None:
-    """Raises ``BadRequest`` for more bytes of decoded media than a request may have."""
+    """Raises ``BadRequest`` if the decoded media of a request are too large in all."""
     if size > limits.decoded:
         raise BadRequest(
-            f"the media have {size / (1 << 20):.0f} MiB once they are decoded, over the limit of "
-            f"{limits.decoded / (1 << 20):g} (--max-decoded-mb): send fewer or smaller ones"
+            f"the decoded media have {size / (1 << 20):.0f} MiB, over the limit of {limits.decoded / (1 << 20):g} MiB "
+            "(--max-decoded-mb): send fewer or smaller items"
         )
 
 
@@ -128,7 +126,7 @@ def _read_counts(given: Mapping[str, int]) -> dict[str, int]:
     for name in given:
         if name not in MODALITIES:
             raise ConfigError(
-                f"limit_mm_per_prompt: there is no kind of media {name!r}; it is one of {', '.join(MODALITIES)}",
+                f"limit_mm_per_prompt: unknown kind of media {name!r}; expected one of {', '.join(MODALITIES)}",
                 param="limit_mm_per_prompt",
             )
     return dict(given)

@@ -1,6 +1,6 @@
-"""The seam to what reads, fetches and decodes media: a service beside a server, and one in the caller's own process.
+"""The interfaces of media services, which fetch and decode media: one for servers, one for ``LLM``.
 
-Plugins offer both (``lsv_media``); core decodes nothing itself. Neither is imported for a model that takes text only.
+Plugins offer both (``lsv_media``); core decodes nothing itself. Neither is imported for a text-only model.
 """
 
 from __future__ import annotations
@@ -23,38 +23,40 @@ from lsv.request.prompt import Prompt
 
 
 class MediaService(Protocol):
-    """Made by ``MediaOffer.load``, a ``(config, catalog, options) -> MediaService``: the media of one model's requests.
+    """Prepares the media of one model's requests.
 
-    One event loop uses it. Decoding belongs in other processes: it takes long, and what strangers send may break it.
+    Created by ``MediaOffer.load``, a ``(config, catalog, options) -> MediaService``.
+
+    One event loop uses it. Decode in other processes, because decoding is slow and untrusted media may crash it.
     """
 
     options: MediaOptions
     modalities: tuple[Modality, ...]
-    """What the model takes."""
+    """The modalities that the model supports."""
     transcriber: Transcriber | None
-    """How to ask for transcriptions; None for a family that does not transcribe."""
+    """Builds transcription requests; None for a model that does not transcribe."""
     marks: Mapping[Modality, str]
-    """What stands for items in texts, see ``lsv.media.processor.Marking``; empty where placeholders do."""
+    """Marks of items in texts, see ``lsv.media.processor.Marking``; empty if texts use placeholders."""
 
     @property
     def allowed(self) -> tuple[Modality, ...]:
-        """What the model takes and the operator has not switched off."""
+        """The modalities that the model supports and the operator has not switched off."""
         ...
 
     def warm(self) -> None:
-        """Start what the first item would otherwise wait for; returns at once."""
+        """Start the processes that the first item would otherwise wait for; returns at once."""
         ...
 
     def keep_off(self, cores: Collection[int]) -> None:
-        """Leave these cores to the model, where it is bound to some of them."""
+        """Keep off these cores, to which the model is bound."""
         ...
 
     async def ready(self) -> None:
-        """Wait until the processor has been loaded once. Raises why it can't be."""
+        """Wait until the processor is loaded. Raises the error if loading fails."""
         ...
 
     def check(self, references: Sequence[Reference]) -> None:
-        """Raises ``BadRequest`` for media that the model does not take, or more than a prompt may hold."""
+        """Raises ``BadRequest`` for media that the model does not support, or too many items."""
         ...
 
     async def prepare(
@@ -64,40 +66,45 @@ class MediaService(Protocol):
         owner: Owner = NOBODY,
         salt: bytes = b"",
     ) -> list[Prepared]:
-        """All items as the encoder takes them; ``options`` are laid over the operator's. Raises ``BadRequest``.
+        """Prepare all items for the encoder; ``options`` override the operator's. Raises ``BadRequest``.
 
-        Owners take turns. What all items will measure is summed from their headers before the first is decoded. What is
-        kept of them is for those with the same ``salt``.
+        Owners take turns. The decoded size of all items is summed from their headers before the first is decoded.
+        Cached items are shared only between requests with the same ``salt``.
         """
         ...
 
     def spell(self, text: str) -> str:
-        """A prompt's text as it is to be tokenised: with placeholders for its marks."""
+        """A prompt's text for the tokenizer: placeholders replace its marks."""
         ...
 
     def place(self, ids: Sequence[int], items: Sequence[Prepared]) -> Prompt:
-        """The templated prompt with its items in place. Raises ``BadRequest`` where they do not match."""
+        """The templated prompt with its items in place. Raises ``BadRequest`` if they do not match."""
         ...
 
     def split_audio(self, audio: Encoded, seconds: float, owner: Owner = NOBODY) -> AsyncGenerator[AudioChunk, None]:
-        """Chunks of at most ``seconds``, each as soon as it is prepared. Raises ``BadRequest``."""
+        """Yield chunks of at most ``seconds``, each as soon as it is prepared. Raises ``BadRequest``."""
         ...
 
     async def close(self) -> None:
-        """End what is in progress, and all that was started."""
+        """Cancel work in progress and end all processes."""
         ...
 
 
 class OfflineMedia(Protocol):
-    """Made by ``MediaOffer.offline``, a ``(config, catalog, options) -> OfflineMedia``, in the process of ``LLM``."""
+    """Places media in the prompts of ``LLM``, in its process.
+
+    Created by ``MediaOffer.offline``, a ``(config, catalog, options) -> OfflineMedia``.
+    """
 
     marks: Mapping[Modality, str]
     """See ``MediaService.marks``."""
 
     @property
     def framed(self) -> bool:
-        """Whether a text gets the tokenizer's special tokens around it: not where items have no places in the prompt,
-        since an encoder-decoder's tokenizer would frame it as a whole answer, nor where ``spell`` writes them.
+        """Whether a text gets the tokenizer's special tokens around it.
+
+        False if items have no places in the prompt, because an encoder-decoder's tokenizer would frame the text as a
+        whole answer. Also false if ``spell`` writes the special tokens.
         """
         ...
 
@@ -111,16 +118,16 @@ class OfflineMedia(Protocol):
         ``data`` holds one item or a list under ``image``, ``audio`` and ``video``: a path, encoded bytes, a URL; a PIL
         image or uint8 [height, width, 3]; (samples, rate); uint8 [frames, height, width, 3], alone or with the frames'
         times in seconds. A float array [count, hidden] (or [1, count, hidden]) holds embeddings that replace the
-        encoder's; in a mapping, as ``embeddings``, other inputs may stand beside them that the family needs to place
-        them. ``options`` are laid over ``mm_processor_kwargs``.
+        encoder's. A mapping with ``embeddings`` may have other inputs that the family needs to place them.
+        ``options`` override ``mm_processor_kwargs``.
         """
         ...
 
 
 def open_service(config: EngineConfig, catalog: Catalog, options: MediaOptions) -> MediaService | None:
-    """The media service for a model; None for a model that takes text only.
+    """The media service for a model; None for a text-only model.
 
-    Raises ``ConfigError`` where the model takes media and no loaded plugin decodes them.
+    Raises ``ConfigError`` if the model takes media and no loaded plugin decodes them.
     """
     offer = _find_offer(config, catalog)
     if offer is None or not has_processor(config, catalog):
@@ -130,7 +137,7 @@ def open_service(config: EngineConfig, catalog: Catalog, options: MediaOptions) 
 
 
 def open_offline(config: EngineConfig, catalog: Catalog, options: MediaOptions) -> OfflineMedia:
-    """The same for the prompts of ``LLM``. Raises ``ConfigError`` for a model that takes text only, too."""
+    """As ``open_service``, for the prompts of ``LLM``. Raises ``ConfigError`` for a text-only model, too."""
     offer = _find_offer(config, catalog)
     if offer is None:
         raise text_only(config)
@@ -139,18 +146,18 @@ def open_offline(config: EngineConfig, catalog: Catalog, options: MediaOptions) 
 
 
 def _find_offer(config: EngineConfig, catalog: Catalog) -> MediaOffer | None:
-    """None for a model that takes text only, by its own offer and by those of processors."""
+    """The media offer; None for a model that neither its own offer nor a processor declares to take media."""
     if not has_processor(config, catalog) and not _declares_media(config, catalog):
         return None
     offers = catalog.offers(MediaOffer)
     if not offers:
         raise ConfigError(
-            f"{config.architecture} takes media, and no loaded plugin decodes them: "
-            "load the plugin multimodal, which --plugins or --no-plugin has left out"
+            f"{config.architecture} takes media, but no loaded plugin decodes them: "
+            "load the plugin multimodal, which --plugins or --no-plugin leaves out"
         )
     if len(offers) > 1:
         names = " and ".join(f"{offer.name} of {catalog.provider(offer)}" for offer in offers)
-        raise PluginError(f"there is more than one media service, {names}: leave one out with --no-plugin")
+        raise PluginError(f"there are several media services, {names}: leave all but one out with --no-plugin")
     return offers[0]
 
 

@@ -1,4 +1,4 @@
-"""Parsers of answers: by the names that operators give, or by the model's chat template and architecture."""
+"""Finds the parsers of answers, by the operator's option or by the model's chat template and architecture."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Offer = TypeVar("Offer", ToolParserOffer, ReasoningParserOffer)
 
 
 class Trial(Protocol):
-    """What comes of reading back with a parser what the chat template writes, and its text as the reason."""
+    """The result of checking that a parser reads back what the chat template writes. As text, it is the reason."""
 
     @property
     def proves(self) -> bool: ...
@@ -44,18 +44,18 @@ def choose_parser(
     architecture: str,
     try_out: TryOut[Offer] | None = None,
 ) -> tuple[Offer | None, str]:
-    """The parser for a model, and why; None where there is none.
+    """Choose the parser for a model; returns it, or None, and the reason.
 
-    Among those whose texts all stand in the chat ``template``, one that names the architecture goes before one that
-    does not, and then the one with more text. With ``try_out`` the first one is taken that reads all that the template
-    writes; after them, the others with marks are tried, and then one that is derived from the template. A parser that
-    was ``named`` is taken as it is. Raises ``ConfigError`` for an unknown name.
+    Candidates are parsers whose texts are all in the chat ``template``. Parsers that name the architecture go first,
+    then those with more text. With ``try_out``, the first candidate that reads back all that the template writes is
+    chosen. If none does, other parsers with marks are tried, then one derived from the template. A ``named`` parser is
+    chosen without a check. Raises ``ConfigError`` for an unknown name.
     """
     if named == NONE:
         return None, "turned off"
     if named is not None:
         offer = find_parser(catalog, kind, named)
-        return offer, "named by an option" + (f"; {try_out(offer)}" if try_out else "")
+        return offer, "set by an option" + (f"; {try_out(offer)}" if try_out else "")
     fitting = _fitting(catalog, kind, template, architecture)
     if try_out is None:
         return (fitting[0], _tell_texts(fitting[0], architecture)) if fitting else (None, _unknown(kind))
@@ -67,20 +67,20 @@ def choose_parser(
             return candidate, why
     failed = [f"{one.name}: {trips[one.name]}" for one in fitting if trips[one.name].failed]
     if failed:
-        return None, f"no {KINDS[kind].noun} reads what the chat template writes ({'; '.join(failed)})"
+        return None, f"no {KINDS[kind].noun} can read what the chat template writes ({'; '.join(failed)})"
     if fitting:
         return fitting[0], f"{_tell_texts(fitting[0], architecture)}; {trips[fitting[0].name]}"
     return None, _unknown(kind)
 
 
 def _others(catalog: Catalog, kind: type[Offer], fitting: Sequence[Offer]) -> list[Offer]:
-    """Parsers whose texts the template lacks: those with marks of their own, and then those that are derived."""
+    """Other parsers to try: those with their own marks, then derived ones."""
     offers = [offer for offer in catalog.offers(kind) if offer not in fitting and (offer.marks or offer.derives)]
     return sorted(offers, key=lambda offer: offer.derives)
 
 
 def _unknown(kind: type[Offer]) -> str:
-    return f"no {KINDS[kind].noun} knows the chat template"
+    return f"no {KINDS[kind].noun} recognises the chat template"
 
 
 def _tell_texts(offer: AnswerParserOffer, architecture: str) -> str:
@@ -89,7 +89,7 @@ def _tell_texts(offer: AnswerParserOffer, architecture: str) -> str:
 
 
 def _fitting(catalog: Catalog, kind: type[Offer], template: str, architecture: str) -> list[Offer]:
-    """Parsers whose texts the template has, the best first."""
+    """Parsers whose texts are in the template, the best first."""
     found = [offer for offer in catalog.offers(kind) if _fits(offer, template, architecture)]
     return sorted(found, key=_weight, reverse=True)
 

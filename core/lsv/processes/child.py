@@ -24,7 +24,7 @@ class HasDescriptor(Protocol):
 
 
 Inherited = HasDescriptor | int
-"""What a child gets: an object with a descriptor, or the descriptor itself."""
+"""An inherited file: an object with a descriptor, or the descriptor itself."""
 
 
 class Child(Process, Peer[Sent, Received]):

@@ -1,4 +1,4 @@
-"""Folders: one that only this user can enter and that does not outlive its owner, and one for what is kept."""
+"""The folder for caches, and private folders that do not outlive their owner."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from lsv.settings import Declared, gather, options
 
 _PREFIX = "lsv-run-"
 _MEMORY = Path("/dev/shm")
-"""A file system in memory, where there is one."""
+"""A file system in memory, on systems that have one."""
 _MEMORY_ROOM = 32 << 20
-"""Bytes that must be free there for it to be chosen."""
+"""Free bytes it must have to be used."""
 
 
 def cache_root() -> Path:
-    """The folder of this user's caches, lsv's and others': as its variables say, or ~/.cache."""
+    """The folder of this user's caches, as set by environment variables, or ~/.cache."""
     chosen: str | None = gather(Declared(options.CACHING), {})["cache_root"]
     return Path(chosen).expanduser() if chosen else Path.home() / ".cache"
 
@@ -28,10 +28,10 @@ def cache_root() -> Path:
 class PrivateFolder:
     """A new folder with mode 0700, for sockets and files where processes meet.
 
-    Its owner holds a lock on it, which the kernel drops when the owner ends, however it ends. So whoever makes the next
-    one can tell which folders are nobody's any more, and removes those. A ``with`` block removes it.
+    The owner holds a lock on the folder. The kernel releases the lock however the owner ends, so creating the next
+    folder also removes folders whose owner is gone. A ``with`` block removes the folder.
 
-    With ``in_memory`` it is not on a disk where that can be avoided: a disk may fill up.
+    With ``in_memory`` the folder is in memory if possible, because a disk may fill up.
     """
 
     def __init__(self, *, in_memory: bool = False) -> None:
@@ -45,7 +45,7 @@ class PrivateFolder:
         self.remove()
 
     def remove(self) -> None:
-        """Remove it, and those of children that were killed. May be called again."""
+        """Remove the folder, and folders of children that were killed. May be called again."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._lock is not None:
             os.close(self._lock)
@@ -63,9 +63,9 @@ def _has_memory() -> bool:
 def _make(parent: Path | None) -> tuple[Path, int | None]:
     while True:
         path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        with suppress(FileNotFoundError):  # somebody swept before the lock was ours
+        with suppress(FileNotFoundError):  # another process removed it before this one held the lock
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-            with suppress(OSError):  # on a file system without locks nobody sweeps
+            with suppress(OSError):  # a file system without locks, where no folders are swept
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if path.exists():
                 return path, lock

@@ -1,4 +1,4 @@
-"""What allocators keep of freed memory: glibc's malloc, by mallopt(3) and malloc_trim(3), and Python's free lists."""
+"""Limits how much freed memory allocators keep: glibc's malloc (mallopt(3), malloc_trim(3)) and Python's free lists."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MAPPED_BYTES = 128 << 10
 def share_arenas() -> None:
     """Let all threads of this process allocate from two arenas; to be called before they start.
 
-    Otherwise each thread soon has an arena of its own, and every one of them keeps as much as it once needed.
-    Does nothing where the C library is another one.
+    Otherwise each thread soon has its own arena, and every arena keeps as much memory as it once needed.
+    Does nothing without glibc.
     """
     _set(_ARENA_MAX, ARENAS)
 
@@ -25,17 +25,19 @@ def share_arenas() -> None:
 def return_large_blocks() -> None:
     """Give blocks of 128 KiB and more back to the system as soon as they are freed.
 
-    It is what glibc begins with, but it raises this size to that of the largest block freed so far, up to 32 MiB: after
-    one large body, all later ones leave holes in the heap. Not for processes that allocate such blocks all the time.
+    glibc starts with this threshold but raises it to the size of the largest block freed so far, up to 32 MiB. After
+    one large body, all later bodies would leave holes in the heap. Don't use this in a process that allocates large
+    blocks all the time.
     """
     _set(_MMAP_THRESHOLD, MAPPED_BYTES)
 
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Collect no garbage meanwhile, for imports of large libraries.
+    """Turn garbage collection off, for imports of large libraries.
 
-    Nearly all objects that they make stay, and tracing them again and again takes a fifth of the time to import torch.
+    Nearly all objects that an import creates stay alive. Tracing them repeatedly takes a fifth of the time to import
+    torch.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -49,9 +51,9 @@ def without_collections() -> Iterator[None]:
 def trim() -> None:
     """Give free memory back to the system: what Python's free lists hold, then the free pages of the heap.
 
-    Python keeps up to 2,000 freed tuples of each length until it collects garbage, which a process that makes none
-    never does. Both take a millisecond in an engine whose first objects are frozen. Without glibc the heap stays as
-    it is.
+    Python keeps up to 2,000 freed tuples of each length until it collects garbage, and a process that makes no garbage
+    never collects. Both take a millisecond in an engine whose first objects are frozen. Without glibc, only the free
+    lists are emptied.
     """
     gc.collect()
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -1,4 +1,4 @@
-"""What ties a child process to its parent, as the child sees it: a common end, and a channel."""
+"""The child's side of a child process: it ends with its parent and talks to it through a channel."""
 
 from __future__ import annotations
 
@@ -20,34 +20,35 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends, even by SIGKILL; have its output never block it.
+    """Have the kernel kill this process when its parent ends, even by SIGKILL. Also makes output non-blocking.
 
-    The kernel watches the parent's thread that started this process, so that thread must live as long.
+    The kernel watches the parent's thread that started this process, so that thread must outlive the process.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        sys.exit(1)  # it ended before the kernel was told
+        sys.exit(1)  # the parent ended before prctl took effect
     end_without_search()
     unblock_output()
 
 
 def end_without_search() -> None:
-    """Have Python end without a search for cycles: among torch's modules it takes half a second, and frees nothing
-    that the end of the process does not.
+    """Have Python exit without a last garbage collection.
+
+    Among torch's modules that collection takes half a second, and exiting frees the memory anyway.
     """
     atexit.register(gc.freeze)
 
 
 def dump_stacks_on_request() -> None:
-    """Have ``Process.dump_stacks`` show on stderr where this process stands, even while Python can't run."""
+    """Let ``Process.dump_stacks`` print the stacks of this process to stderr, even while Python code can't run."""
     faulthandler.register(DUMP_SIGNAL, all_threads=True)
 
 
 def connect(descriptor: int, parent: int, receives: object) -> Channel[Any, Any]:
-    """The channel to the ``Child`` that ``parent`` made, with which this process ends.
+    """The channel to the ``Child`` object in ``parent``. This process ends with ``parent``.
 
-    The two numbers are the last arguments of the module; ``receives`` is the union of what the parent sends.
+    The two numbers are the module's last arguments; ``receives`` is the union of the parent's messages.
     """
     die_with(parent)
     return Channel(socket.socket(fileno=descriptor), receives)

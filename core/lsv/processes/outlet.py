@@ -1,7 +1,7 @@
-"""Standard output and error that never block their process: a reader that stops loses lines, and nothing else.
+"""Standard output and error that never block their process. If the reader stops, lines are lost and nothing else.
 
-A pipe holds 64 KiB, a terminal can be paused. Writers would wait for the reader then, an event loop or an engine among
-them. Here a writer puts aside what the reader does not take, up to ``QUEUE_BYTES``, and drops what comes after that.
+A pipe holds 64 KiB, and a terminal can be paused. Either would block a writer, and with it an event loop or an engine.
+Here output that the reader does not take is queued, up to ``QUEUE_BYTES``. Further output is dropped.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from functools import partial
 from typing import Any
 
 QUEUE_BYTES = 1 << 20
-"""How much a stream keeps for a slow reader."""
+"""Bytes that a stream queues for a slow reader."""
 LAST_SECONDS = 1.0
-"""How long the end of a process waits for a reader."""
+"""How long an exiting process waits for the reader."""
 
 Send = Callable[[bytes], int]
-"""Writes a part of some bytes and returns its length. Raises ``BlockingIOError`` instead of waiting."""
+"""Writes some of the bytes and returns how many. Raises ``BlockingIOError`` instead of waiting."""
 
 
 class Outlet(io.RawIOBase):
@@ -36,13 +36,13 @@ class Outlet(io.RawIOBase):
 
     def __init__(self, descriptor: int, name: str, *, limit: int = QUEUE_BYTES) -> None:
         self.dropped = 0
-        """Writes that were dropped."""
+        """How many writes were dropped."""
         self._descriptor, self._name, self._limit = descriptor, name, limit
         self._send = _open_without_waiting(descriptor)
         self._queue: deque[bytes] = deque()
         self._queued = 0
         self._unreported = 0
-        self._changed = threading.Condition(threading.RLock())  # a finaliser may write while its thread writes
+        self._changed = threading.Condition(threading.RLock())  # a finaliser may write during a write of its thread
         self._drainer: threading.Thread | None = None
 
     def writable(self) -> bool:
@@ -64,7 +64,7 @@ class Outlet(io.RawIOBase):
         return len(piece)
 
     def drain(self, seconds: float) -> bool:
-        """Wait until the reader has taken what is queued; whether it did within ``seconds``."""
+        """Wait up to ``seconds`` for the queue to empty; returns whether it did."""
         deadline = time.monotonic() + seconds
         with self._changed:
             while self._queue:
@@ -86,11 +86,11 @@ class Outlet(io.RawIOBase):
             self._drainer = threading.Thread(target=self._drain, name=f"{self._name}-outlet", daemon=True)
             try:
                 self._drainer.start()
-            except RuntimeError:  # no room for a thread, or the interpreter ends: a later write tries again
+            except RuntimeError:  # no thread can be started, or the interpreter is exiting: a later write tries again
                 self._drainer = None
 
     def _drain(self) -> None:
-        """Write what is queued as the reader takes it. Ends with the queue."""
+        """Write the queue as the reader takes it. Returns once the queue is empty."""
         waits = self._send is not None
         while True:
             if waits:
@@ -110,7 +110,7 @@ class Outlet(io.RawIOBase):
                     return
 
     def _write_first(self) -> None:
-        """Write the first piece in full, where only a thread that waits can do so."""
+        """Write the first piece in full, blocking this thread."""
         with self._changed:
             piece = self._queue[0]
         with suppress(OSError):
@@ -133,7 +133,7 @@ class Outlet(io.RawIOBase):
 
 
 def unblock_output() -> None:
-    """Have this process's standard output and error never block it, nor what logs to them already."""
+    """Make standard output and error of this process non-blocking, also for log handlers that use them already."""
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         stream = getattr(sys, name)
         if not _writes_to(stream, descriptor):
@@ -158,7 +158,7 @@ _OUTLETS: list[Outlet] = []
 
 
 def _writes_to(stream: Any, descriptor: int) -> bool:
-    """Whether a stream is Python's own for a descriptor; tests and notebooks have others."""
+    """Whether a stream is Python's own for a descriptor. Tests and notebooks replace these streams."""
     if not isinstance(stream, io.TextIOWrapper) or isinstance(getattr(stream.buffer, "raw", None), Outlet):
         return False
     try:
@@ -169,7 +169,7 @@ def _writes_to(stream: Any, descriptor: int) -> bool:
 
 
 def _move_handlers(old: Any, new: Any) -> None:
-    """Have handlers that log to ``old`` log to ``new``."""
+    """Move log handlers from the stream ``old`` to ``new``."""
     loggers = [logging.getLogger(), *(one for one in logging.Logger.manager.loggerDict.values())]
     for logger in loggers:
         for handler in getattr(logger, "handlers", ()):
@@ -178,7 +178,7 @@ def _move_handlers(old: Any, new: Any) -> None:
 
 
 def _send_now(send: Send, piece: bytes) -> bytes:
-    """Send what goes without waiting; the rest. A reader that has gone gets nothing, and nothing is left for it."""
+    """Send as much as possible without waiting; returns the rest, which is empty if the reader is gone."""
     try:
         while piece:
             piece = piece[send(piece) :]
@@ -190,10 +190,10 @@ def _send_now(send: Send, piece: bytes) -> bytes:
 
 
 def _open_without_waiting(descriptor: int) -> Send | None:
-    """How to write to a descriptor without waiting; None where only a thread can.
+    """A function that writes to a descriptor without waiting; None if only a blocking thread can write.
 
-    Pipes and terminals are opened once more, because a flag of the descriptor would hold for all processes that have it
-    from the same parent. What this process starts, and native code in it, then write without waiting, too.
+    Pipes and terminals are reopened, because O_NONBLOCK on the descriptor itself would affect all processes that share
+    it. Child processes and native code of this process then write without waiting, too.
     """
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISSOCK(mode):
@@ -201,7 +201,7 @@ def _open_without_waiting(descriptor: int) -> Send | None:
     if stat.S_ISFIFO(mode) or os.isatty(descriptor):
         try:
             fresh = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
-        except OSError:  # not Linux, of another user, or its reader has gone
+        except OSError:  # not Linux, another user's, or the reader is gone
             return None
         os.dup2(fresh, descriptor, inheritable=True)
         os.close(fresh)

@@ -1,4 +1,4 @@
-"""What processes print: a line for people, and what is kept for the message that says why a process ended."""
+"""Output of processes: lines for people, and captured output for messages about failed processes."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _TAIL_BYTES = 1 << 16
 
 
 def print_line(line: str) -> None:
-    """Print a line on standard output, where that takes any: a full disk or a closed pipe must not end a server."""
+    """Print a line on standard output. A full disk or a closed pipe logs a warning and does not end the server."""
     try:
         print(line, flush=True)
     except OSError as cause:
-        _log.warning("standard output takes nothing (%s): %s", cause.strerror, line)
+        _log.warning("can't write to standard output (%s): %s", cause.strerror, line)
 
 
 class Output:
-    """A temporary file for what a process prints: a pipe could fill up and stop it. Gone once it is closed."""
+    """A temporary file for the output of a process. Unlike a pipe it can't block the process; ``close`` deletes it."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115
@@ -37,7 +37,7 @@ class Output:
         return self._file.fileno()
 
     def last_lines(self, count: int) -> list[str]:
-        """The last lines, at most ``count``, without blank ones at the end; the process may still be writing."""
+        """The last lines, at most ``count``, without trailing blank lines. The process may still be writing."""
         descriptor = self.fileno()
         size = os.fstat(descriptor).st_size
         data = os.pread(descriptor, _TAIL_BYTES, max(0, size - _TAIL_BYTES))  # leaves the shared position alone

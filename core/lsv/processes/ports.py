@@ -1,4 +1,4 @@
-"""Ports for processes that have to agree on an address before one of them listens there."""
+"""Free ports for processes that agree on an address before one of them listens there."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _TRIES = 50
 def free_port(host: str = "127.0.0.1") -> int:
     """A TCP port that is free on ``host`` now; an empty ``host`` stands for all interfaces.
 
-    It lies below the ports that the system gives to outgoing connections, if there are free ones: such a connection
-    could take the port before the process that is to listen there has started, or while it is started again.
+    Prefers ports below the ephemeral range. An outgoing connection could take an ephemeral port before the process
+    that needs it has started, or while that process restarts.
     """
     for port in random.SystemRandom().sample(range(_LOWEST, _first_ephemeral()), _TRIES):
         if _is_free(host, port):
@@ -28,7 +28,7 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 def _first_ephemeral() -> int:
-    """The first port of outgoing connections; with Linux's default where the system does not say."""
+    """The first ephemeral port; Linux's default if the system does not report it."""
     first = 32_768
     with suppress(OSError, ValueError, IndexError):
         first = int(_EPHEMERAL.read_text().split()[0])

@@ -1,8 +1,8 @@
-"""Whose requests a listener without a key takes: by the name it was called by, and by the page that calls it.
+"""Checks of ``Host`` and ``Origin``, which keep web pages of other sites away from a server without a key.
 
-A browser runs pages of strangers on the machine that such a server trusts. A page may send it what needs no preflight
-("simple requests" of the Fetch standard), and may read what it answers where the page's own name suddenly leads to this
-machine (DNS rebinding). Browsers say which page it is (``Origin``) and which name it used (``Host``).
+A browser runs foreign pages on the machine that such a server trusts. A page may send the server any request that
+needs no preflight ("simple requests" of the Fetch standard). It may even read the answers if its own host name
+suddenly resolves to this machine (DNS rebinding). Browsers send the page (``Origin``) and the name used (``Host``).
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from lsv.errors import BadRequest, LsvError
 
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _SIMPLE = frozenset({"", "application/x-www-form-urlencoded", "multipart/form-data"})
-"""Kinds of bodies that a page sends without a preflight; ``text/plain`` is never taken."""
+"""Content types that a page sends without a preflight, except ``text/plain``, which is always refused."""
+_SEND_JSON = "send JSON with Content-Type application/json"
 
 
 class HostRefused(LsvError):
-    """The request calls the server by a name that is not its own."""
+    """The ``Host`` of the request is not a name of this server."""
 
     code = "host_not_allowed"
     status = 403
@@ -33,14 +34,14 @@ class OriginRefused(LsvError):
 
 
 class UnsupportedMediaType(BadRequest):
-    """A body of a kind that is not taken."""
+    """The content type of the body is not supported."""
 
     code = "unsupported_media_type"
     status = 415
 
 
 class Visitors:
-    """Checks requests before anything else is done for them."""
+    """Checks the headers of requests before anything else."""
 
     def __init__(
         self,
@@ -52,8 +53,8 @@ class Visitors:
         name_it: str = "name it with --allowed-hosts",
         name_them: str = "name them with --allowed-origins",
     ) -> None:
-        """``address`` is where the server listens, ``hosts`` are further names of it, and ``origins`` are pages that
-        may use it. Errors say what to do about a strange name (``name_it``) and about other pages (``name_them``).
+        """``address`` is where the server listens, ``hosts`` are its further names, and ``origins`` are pages that may
+        use it. Errors give advice about an unknown name (``name_it``) and about other pages (``name_them``).
         """
         self._hosts = frozenset(name.lower() for name in hosts)
         self._origins = frozenset(origins)
@@ -74,25 +75,25 @@ class Visitors:
             self._check_page(headers, host)
 
     def _knows(self, name: str) -> bool:
-        """Names match in full, or as ``*.example.com``. Only what is no browser leaves the name out."""
+        """Whether a name is in ``hosts``, in full or as ``*.example.com``. Browsers never omit the name; others may."""
         endings = [name[place:] for place, letter in enumerate(name) if letter == "."]
         return not name or is_loopback(name) or name in self._hosts or any(f"*{end}" in self._hosts for end in endings)
 
     def _check_page(self, headers: Mapping[str, str], host: str) -> None:
-        """Refuse what pages of other sites can send without asking. Other clients have no ``Origin``."""
+        """Refuse requests that pages of other sites can send without a preflight. Only browsers send ``Origin``."""
         origin = headers.get("origin")
         own = origin is None or urlsplit(origin).netloc.lower() == host
         if not own and not self._origins & {origin, "*"}:
             raise OriginRefused(f"Pages of {str(origin)[:64]!r} may not use this server; {self._name_them}")
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "text/plain":
-            raise UnsupportedMediaType("A body of text/plain is not taken: send JSON as application/json")
+            raise UnsupportedMediaType(f"The body is text/plain; {_SEND_JSON}")
         if origin is None and kind in _SIMPLE and _is_browser(headers):
-            raise OriginRefused("The browser does not say which page sends this: send JSON as application/json")
+            raise OriginRefused(f"A browser sent this request without Origin, so its page is unknown; {_SEND_JSON}")
 
 
 def _is_browser(headers: Mapping[str, str]) -> bool:
-    """Whether a web browser sends a request. A page can change neither header without a preflight."""
+    """Whether a web browser sent the request. A page can't change these headers without a preflight."""
     return "sec-fetch-site" in headers or headers.get("user-agent", "").startswith("Mozilla/")
 
 
@@ -103,7 +104,7 @@ def host_name(host: str) -> str:
 
 
 def is_loopback(name: str) -> bool:
-    """Whether a name or address is that of this very machine, for any browser."""
+    """Whether browsers resolve a name or address to this machine without DNS."""
     try:
         return ip_address(name).is_loopback
     except ValueError:

@@ -41,12 +41,12 @@ class CodeProcess:
             raise RequestFailed(f"the checkpoint's own code {self._reference} was stopped: it {broken.how}") from None
 
     def close(self) -> None:
-        """End the process; commands that wait fail. Returns at once, and may be called from any thread, and again."""
+        """End the process; waiting commands fail. Returns at once. May be called from any thread, and repeatedly."""
         if self._closed:
             return
         self._closed = True
         self._process.kill()
-        self._thread.submit(self._process.end)  # after the command in progress, which fails now
+        self._thread.submit(self._process.end)  # runs after the command in progress, which fails now
         self._thread.shutdown(wait=False)
 
     def _ask(self, command: Command) -> Any:

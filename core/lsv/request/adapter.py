@@ -9,21 +9,21 @@ import msgspec
 from lsv.errors import BadRequest
 
 _OWNED = "~"
-"""Stands between an account and its adapter; clients can't write it in a name."""
+"""Separates the account from the adapter's name. Names from clients can't contain it."""
 
 
 def owned_name(account: str, name: str) -> str:
-    """What an engine calls an adapter that belongs to an account; ``name`` itself for one of the operator's."""
+    """The engine's name of an account's adapter; for an adapter of the operator, ``name`` itself."""
     return f"{account}{_OWNED}{name}" if account else name
 
 
 def owner_of(name: str) -> str:
-    """The account that an adapter belongs to, by what the engine calls it; empty for one of the operator's."""
+    """The account that owns an adapter, from the engine's name of it; empty for an adapter of the operator."""
     return name.partition(_OWNED)[0] if _OWNED in name else ""
 
 
 def shown_name(name: str) -> str:
-    """What the owner of an adapter calls it."""
+    """The name under which an adapter's owner knows it, from the engine's name of it."""
     return name.rpartition(_OWNED)[2]
 
 
@@ -34,11 +34,11 @@ class Viewer(msgspec.Struct, frozen=True):
     operator: bool = True
 
     def sees(self, name: str) -> bool:
-        """Whether an adapter is served to it, by what the engine calls that."""
+        """Whether the viewer may use an adapter, given the engine's name of it."""
         return self.operator or owner_of(name) in ("", self.account)
 
     def calls(self, name: str) -> str:
-        """What it calls an adapter: its own by their short names, the operator those of accounts by their long ones."""
+        """The viewer's name of an adapter: the short name for an account, the engine's name for the operator."""
         return name if self.operator else shown_name(name)
 
 
@@ -49,20 +49,20 @@ class Adapter(msgspec.Struct, frozen=True):
     """An adapter that an engine has loaded."""
 
     id: int
-    """Names it in the engine: counts up from 1, and is never used again."""
+    """Its number in the engine: counts up from 1 and is never reused."""
 
     name: str
-    """What requests call it; that of an account is an ``owned_name``."""
+    """The name in requests. An account's adapter has an ``owned_name``."""
 
     path: str
     """The folder it was read from."""
 
     digest: bytes
-    """The hash of its files: KV blocks are only the same if this is."""
+    """The hash of its files. KV blocks are shared only between equal hashes."""
 
 
 class LoRARequest(msgspec.Struct, frozen=True):
-    """An adapter for a request, as vLLM's users name it: its name, a number that no other has, and its folder.
+    """The adapter of a request, as in vLLM: its name, a unique number, and its folder.
 
     Raises ``BadRequest`` for a number below 1, and without a name or a folder.
     """
@@ -79,7 +79,10 @@ class LoRARequest(msgspec.Struct, frozen=True):
         if not self.lora_name or not self.lora_path:
             raise BadRequest("a LoRARequest needs lora_name and lora_path", param="lora_request")
         if self.long_lora_max_len is not None:
-            raise BadRequest("long_lora_max_len: adapters never change the rope's scaling", param="lora_request")
+            raise BadRequest(
+                "long_lora_max_len is not supported: adapters never change rope scaling; leave it out",
+                param="lora_request",
+            )
 
     @property
     def name(self) -> str:

@@ -79,7 +79,7 @@ class Media(msgspec.Struct, frozen=True):
 
 
 def keep_apart(media: tuple[Media, ...], salt: bytes) -> tuple[Media, ...]:
-    """The items under names of one tenant: how soon an answer comes does not tell what others have shown."""
+    """The items under names of one tenant, so that timing does not reveal the media of other tenants."""
     if not salt:
         return media
     prefix = len(salt).to_bytes(4, "little") + salt

@@ -85,8 +85,9 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     """Drafts that were verified for the candidate so far, and those that were accepted."""
 
     computed: int = 0
-    """Tokens that the engine computed for the request since the chunk before, those of its prompts not among them:
-    ``ids``, and drafts that were rejected, beams that were dropped, prompts that were computed again for a candidate.
+    """Tokens that the engine computed for the request since the previous chunk, without prompts.
+
+    These are ``ids``, rejected drafts, dropped beams, and prompts recomputed for a candidate.
     """
 
     finish: FinishReason | None = None
@@ -97,7 +98,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def grows(self) -> bool:
-        """Whether it says more of an answer than how many tokens were computed for it."""
+        """Whether the chunk has more than the number of computed tokens."""
         return bool(self.ids) or self.finish is not None
 
 
@@ -120,7 +121,7 @@ class Gaps(msgspec.Struct):
         self.total += seconds
 
     def without(self, other: Gaps) -> Gaps:
-        """Those that ``other`` had not counted yet."""
+        """The difference to ``other``, an earlier count."""
         return Gaps([own - less for own, less in zip(self.counts, other.counts, strict=True)], self.total - other.total)
 
     def merge(self, other: Gaps) -> None:
@@ -130,13 +131,13 @@ class Gaps(msgspec.Struct):
 
 
 class Timings(msgspec.Struct, frozen=True):
-    """What has happened of an answer since it was last asked for."""
+    """Timings of an answer since the last call."""
 
     ttft: float | None = None
-    """Time to first token, if that came meanwhile."""
+    """Time to first token, if the first token came since then."""
 
     itl: Gaps = msgspec.field(default_factory=Gaps)
-    """Times between tokens that came meanwhile."""
+    """Times between tokens since then."""
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,7 +192,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     """How often its candidates lost their blocks to others."""
 
     fresh: Timings = msgspec.field(default_factory=Timings)
-    """What of ``ttft`` and ``itl`` no ``Client.take_timings`` has had."""
+    """The part of ``ttft`` and ``itl`` that ``Client.take_timings`` has not returned yet."""
 
 
 class CompletionOutput(msgspec.Struct, kw_only=True):

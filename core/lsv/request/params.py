@@ -115,7 +115,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """-1 and 0 keep all tokens."""
     min_p: Annotated[float, Range(0.0, 1.0)] = 0.0
     seed: Annotated[int | None, Range(-(1 << 63), (1 << 64) - 1)] = None
-    """None and -1 draw from the engine's seed."""
+    """None and -1 use the engine's seed."""
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     bad_words: tuple[str, ...] = ()

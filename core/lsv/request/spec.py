@@ -38,10 +38,10 @@ class RequestSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Names the request in logs and records."""
 
     priority: int = 0
-    """Lower goes first among the tenant's requests, under a scheduling policy that looks at it."""
+    """Lower goes first among the tenant's requests, if the scheduling policy uses priorities."""
 
     priority_at_least: int = 0
-    """The lowest priority that counts beside other tenants' requests; one below counts as this."""
+    """The lowest priority that counts against other tenants. A lower priority counts as this one."""
 
     adapter: str = ""
     """The name of the adapter that the model's layers go through; empty for the model as it is."""

@@ -62,22 +62,22 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True, omit_de
         for name in ("json", "regex", "grammar", "structural_tag", "whitespace_pattern", "backend"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
-                raise _refuse(f"{name} must be a text, got {value!r:.100}")
+                raise _refuse(f"{name} must be a string, got {value!r:.100}")
         if self.text == "":
-            raise _refuse(f"{self.form} is empty: say what the answer must be, or leave structured_outputs out")
+            raise _refuse(f"{self.form} is empty: give a form for the answer, or leave structured_outputs out")
         if not isinstance(self.json_object, bool):
             raise _refuse(f"json_object must be true or false, got {self.json_object!r:.100}")
         if self.whitespace_pattern is not None and self.form not in ("json", "json_object"):
             raise _refuse(f"whitespace_pattern needs a JSON schema or json_object, not {self.form}")
         size = len(self.text) + len(self.whitespace_pattern or "")
         if size > MAX_SIZE:
-            raise _refuse(f"{self.form} has {size} characters, and at most {MAX_SIZE} are taken: simplify it")
+            raise _refuse(f"{self.form} has {size} characters, over the limit of {MAX_SIZE}: simplify it")
         if self.structural_tag is not None:
             read_structural_tag(self.structural_tag)
 
     @property
     def form(self) -> Form:
-        """Which of the ways was taken."""
+        """The name of the given form."""
         return next(name for name in _FORMS if getattr(self, name) not in (None, False))
 
     @property
@@ -106,7 +106,7 @@ def _as_text(name: str, value: Any) -> Any:
         try:
             return msgspec.json.encode(value).decode()
         except (TypeError, ValueError, RecursionError, OverflowError) as cause:
-            raise _refuse(f"{name} is no JSON{' schema' if name == 'json' else ''}: {cause}") from None
+            raise _refuse(f"{name} is not {'a JSON schema' if name == 'json' else 'valid JSON'}: {cause}") from None
     return value
 
 
@@ -114,11 +114,11 @@ def _as_choices(value: Any) -> Any:
     if value is None:
         return None
     if isinstance(value, str) or not isinstance(value, list | tuple):
-        raise _refuse(f"choice must be a list of texts, got {value!r:.100}")
+        raise _refuse(f"choice must be a list of strings, got {value!r:.100}")
     if not value or any(not isinstance(text, str) or not text for text in value):
-        raise _refuse("choice takes texts that are not empty, at least one")
+        raise _refuse("choice must have at least one string, and no empty strings")
     if len(value) > MAX_CHOICES:
-        raise _refuse(f"choice takes at most {MAX_CHOICES} texts, got {len(value)}")
+        raise _refuse(f"choice has {len(value)} strings, over the limit of {MAX_CHOICES}")
     return tuple(dict.fromkeys(value))
 
 

@@ -34,6 +34,6 @@ class Thinking(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.budget is not None and not 0 <= self.budget <= MAX_BUDGET:
             raise BadRequest(
                 f"thinking_token_budget must be between 0 and {MAX_BUDGET}, got {told(self.budget)}; leave it out, or "
-                "give -1, for thoughts of any length",
+                "set -1 for no limit",
                 param="thinking_token_budget",
             )

@@ -33,10 +33,10 @@ _FOREIGN = (
     ("*.mlpackage", "Core ML"),
     ("*.tflite", "TensorFlow Lite"),
 )
-"""Models of other programs by their files."""
+"""File patterns of other programs' models."""
 _CTRANSLATE2 = "model.bin"
 _HEADER = 64
-"""Bytes of such a file that tell whose it is."""
+"""Bytes at the beginning of a file that identify its program."""
 
 
 def hub_of(settings: Settings, revision: str | None) -> Hub:
@@ -98,7 +98,7 @@ def tokenizer_place(settings: Settings, folder: Path) -> Path:
 
 
 def check_load_format(asked: str, folder: Path, catalog: Catalog) -> str:
-    """The format, if there is one of the name and the folder may be of it. Raises ``ConfigError``."""
+    """Check a load format; returns it. Raises ``ConfigError`` if it is unknown or the folder can't have it."""
     offers = {offer.name: offer for offer in catalog.offers(CheckpointOffer)}
     known = (*_LOAD_FORMATS, *offers)
     if asked not in known:
@@ -109,36 +109,36 @@ def check_load_format(asked: str, folder: Path, catalog: Catalog) -> str:
     offer = offers.get(asked)
     if offer is not None and offer.single_files and not offer.recognises(str(folder)):
         raise ConfigError(
-            f"load_format {asked}: {folder} is read from other files; name a file {offer.single_files} as the model, "
-            "or leave load_format out",
+            f"load_format {asked}: {folder} is of another format; give a file {offer.single_files} as the model, or "
+            "leave load_format out",
             param="load_format",
         )
     return asked
 
 
 def loader_options(settings: Settings, choices: Choices) -> dict[str, Any]:
-    """What a format's reader is told. Raises ``ConfigError`` for what the format does not know."""
+    """The options of a format's reader. Raises ``ConfigError`` for options that the format does not have."""
     given = dict(settings["model_loader_extra_config"] or {})
     for name in _READING_FASTER & given.keys():
-        choices.note("model_loader_extra_config", name, "has no effect: several threads read weights anyway")
+        choices.note("model_loader_extra_config", name, "has no effect: weights are always read by several threads")
         del given[name]
     known = ("pattern",) if settings["load_format"] == "sharded_state" else ()
     unknown = sorted(given.keys() - set(known))
     if unknown:
         raise ConfigError(
-            f"model_loader_extra_config has {', '.join(unknown)}, and load_format {settings['load_format']} knows "
-            f"{' and '.join(known) or 'nothing of the kind'}",
+            f"model_loader_extra_config has {', '.join(unknown)}, which load_format {settings['load_format']} does not "
+            f"support; it supports {' and '.join(known) or 'no options'}",
             param="model_loader_extra_config",
         )
     return given
 
 
 def refuse_foreign(folder: Path, load_format: str) -> None:
-    """Raises ``ConfigError`` for a folder that holds another program's model and no weights that can be read."""
+    """Raises ``ConfigError`` for a folder that only has the weights of another program's model."""
     if load_format == "dummy" or any(folder.glob("*.safetensors")):
         return
     if _is_ctranslate2(folder / _CTRANSLATE2):
-        found = f"{_CTRANSLATE2} is a model of CTranslate2"
+        found = f"{_CTRANSLATE2} is a CTranslate2 model"
     elif any(file for pattern in SAVED_BY_TORCH for file in folder.glob(pattern)):
         return
     else:
@@ -146,16 +146,16 @@ def refuse_foreign(folder: Path, load_format: str) -> None:
         file, name = next(named, (None, ""))
         if file is None:
             return
-        found = f"{file.relative_to(folder)} is a model of {name}"
+        found = f"{file.relative_to(folder)} is a model for {name}"
     raise ConfigError(
-        f"{folder}: {found}, which lsv does not read: give the model's original checkpoint, with config.json and "
+        f"{folder}: {found}, which lsv can't read: give the model's original checkpoint, with config.json and "
         "*.safetensors",
         param="model",
     )
 
 
 def _is_ctranslate2(file: Path) -> bool:
-    """Whether a file is CTranslate2's: a version (uint32) and the name of a specification, such as WhisperSpec."""
+    """Whether a CTranslate2 file: it begins with a version (uint32) and the name of a specification."""
     try:
         with os.fdopen(open_regular(file, WEIGHTS), "rb") as opened:
             begin = opened.read(_HEADER)

@@ -1,4 +1,4 @@
-"""Which sampling parameters requests get that leave them out."""
+"""The default sampling parameters of requests."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from lsv.settings import Settings
 def recommendations(
     settings: Settings, model: Path, tokenizer: Path, pooler: Pooler, catalog: Catalog, choices: Choices
 ) -> dict[str, Any]:
-    """Where sampling parameters are recommended, and what is laid over them.
+    """The folder that recommends sampling parameters, and the overrides.
 
-    A tokenizer of another folder has no say where the model's own recommends something. Raises ``ConfigError``.
+    The model's folder goes before a separate tokenizer's folder. Raises ``ConfigError``.
     """
     folder = generation_folder(settings["generation_config"], catalog, hub_of(settings, None))
     if folder is None and tokenizer != model and read_recommended(model):
@@ -35,17 +35,18 @@ def recommendations(
 
 
 def generation_folder(asked: str, catalog: Catalog, hub: Hub) -> str | None:
-    """Where sampling parameters are recommended: None is the model's own folder, empty is nowhere."""
+    """The folder of the recommended parameters: None for the model's own folder, empty for none."""
     if asked in ("auto", "vllm"):
         return None if asked == "auto" else ""
     return str(locate_model(asked, catalog, hub))
 
 
 def sampling_overrides(given: Any) -> Mapping[str, Any]:
-    """What ``--override-generation-config`` says, checked as a request's parameters are."""
+    """The parameters of ``--override-generation-config``, checked like a request's."""
     if not isinstance(given, Mapping) or not set(given) <= set(RECOMMENDABLE):
         raise ConfigError(
-            f"override_generation_config must hold any of {', '.join(RECOMMENDABLE)} in JSON, got {given!r:.100}",
+            f"override_generation_config must be a JSON object with any of {', '.join(RECOMMENDABLE)}, "
+            f"got {given!r:.100}",
             param="override_generation_config",
         )
     try:
@@ -56,9 +57,9 @@ def sampling_overrides(given: Any) -> Mapping[str, Any]:
 
 
 def note_sampling(folder: str, overrides: Mapping[str, Any], choices: Choices) -> None:
-    """Log how requests are sampled that leave parameters out; silent where nothing is recommended.
+    """Log the default sampling parameters, if any are recommended or overridden.
 
-    ``folder`` has the generation_config.json that counts, empty for none.
+    ``folder`` has the generation_config.json in use; empty for none.
     """
     recommended = read_recommended(folder)
     shown = {**recommended, **overrides}
@@ -68,4 +69,4 @@ def note_sampling(folder: str, overrides: Mapping[str, Any], choices: Choices) -
     if overrides:
         sources.append("set by override_generation_config")
     value = " ".join(f"{name}={shown[name]:g}" for name in shown)
-    choices.note("default_sampling", value, f"{', '.join(sources)}; requests may say otherwise")
+    choices.note("default_sampling", value, f"{', '.join(sources)}; requests may override them")

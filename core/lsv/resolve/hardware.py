@@ -53,7 +53,7 @@ def choose_platform(name: str, emulate: bool, catalog: Catalog, choices: Choices
 def _emulated(name: str, catalog: Catalog, choices: Choices) -> tuple[Platform, DeviceInfo]:
     platform = load_platform(name, catalog, emulate=True)
     device = platform.devices()[0]
-    why = "EMULATED: no device is there; its code runs on this machine's CPU, and speeds mean nothing"
+    why = "EMULATED: there is no device; its code runs on this machine's CPU, and speeds mean nothing"
     choices.note("platform", name, why)
     return platform, device
 

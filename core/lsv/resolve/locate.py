@@ -1,4 +1,4 @@
-"""Where a model's files are: an alias of a plugin, a folder, a file, or a repository of a hub; and its names."""
+"""Locates a model's files (an alias of a plugin, a folder, a file, or a repository of a hub), and names the model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lsv.untrusted.files import read_text
 _HUB_FOLDER = re.compile(r"models--(?P<name>.+)/snapshots/[^/]+$")
 """Where Hugging Face's library keeps a repository."""
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
-"""The end of a stem whose file is one of several."""
+"""The end of the stem of a file that is one of several."""
 
 _LANGUAGE_KEYS = ("text_config", "llm_config")
 """What config.json calls the configuration of the language model in a checkpoint that has more."""
@@ -122,7 +122,7 @@ def language_of(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
 
 
 def read_vocab_size(config: Mapping[str, Any]) -> int | None:
-    """How many tokens a model has by its config.json; None where that does not say, or source and target differ."""
+    """Size of the model's vocabulary by config.json; None if it does not say, or source and target differ."""
     if "src_vocab_size" in config:
         return None
     found = language_of(config)[1].get("vocab_size", config.get("vocab_size"))
@@ -164,8 +164,8 @@ class Names(TypedDict):
 def choose_names(given: Sequence[str] | None, model: str, catalog: Catalog) -> Names:
     """The given names, or the model's own.
 
-    A path would be unreadable as a name and would show clients where the server has its files. A file is called by its
-    stem and a folder by its name, while the path is accepted too.
+    A path is unreadable as a name and would reveal the server's folders to clients. So a file is called by its stem and
+    a folder by its name. Requests may still use the path.
     """
     if given:
         return Names(served_names=tuple(given), unlisted_names=())
@@ -175,11 +175,11 @@ def choose_names(given: Sequence[str] | None, model: str, catalog: Catalog) -> N
 
 
 def _name_of(model: str) -> str:
-    """The name of a file or folder; what is none of them is the name of a repository already."""
+    """The name of a file or folder; anything else is the name of a repository already."""
     path = Path(model).expanduser()
     if not path.exists():
         return model
-    place = Path(os.path.abspath(path))  # links are not followed: their names were chosen to be read
+    place = Path(os.path.abspath(path))  # links are not followed, because their names are usually readable
     if path.is_file():
         return _PART.sub("", place.stem) or model
     repository = _HUB_FOLDER.search(place.as_posix())

@@ -39,7 +39,7 @@ def read_overrides(
 
 
 def _read_mapping(settings: Settings, name: str) -> Mapping[str, Any]:
-    """A setting that holds keys and values; empty unless given. Raises ``ConfigError`` for other JSON."""
+    """A setting with a JSON object; empty unless given. Raises ``ConfigError`` for other JSON."""
     given = settings[name] or {}
     if not isinstance(given, Mapping):
         raise ConfigError(f"{settings.source(name)}: {name} must be a JSON object, got {given!r:.100}", param=name)

@@ -1,4 +1,4 @@
-"""Sampling parameters that a checkpoint recommends to requests that leave them out."""
+"""The sampling parameters that a checkpoint recommends as defaults."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lsv.resolve.locate import read_object
 
 FILE = "generation_config.json"
 ORIGIN = "sampling_origin"
-"""A key of the file for who recommends, where that is not the checkpoint's author."""
+"""A key of the file that names the source, if it is not the checkpoint's author."""
 
 
 def read_recommended(folder: str | Path) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def read_recommended(folder: str | Path) -> dict[str, Any]:
 
 
 def read_origin(folder: str | Path) -> str:
-    """Who recommends these parameters, in words for the log."""
+    """The source of these parameters, in words for the log."""
     return str(_read(folder).get(ORIGIN) or f"recommended by the checkpoint's {FILE}")
 
 

@@ -1,4 +1,4 @@
-"""Which adapters are in the worker's slots, which of them are in use, and who waits for a slot."""
+"""The adapters in the worker's slots, their users, and the groups that wait for a slot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def requests_of(groups: Iterable[Group]) -> AdapterRequests:
     running: set[str] = set()
     waiting: set[str] = set()
     for group in groups:
-        if group.asked.spec.adapter:  # which may have to be read first
+        if group.asked.spec.adapter:  # it may have to be loaded first
             runs = any(job.adapter is not None for job in group.jobs.values())
             (running if runs else waiting).add(group.asked.spec.adapter)
     return AdapterRequests(tuple(sorted(running)), tuple(sorted(waiting)))
@@ -53,7 +53,7 @@ class ResidentAdapters:
         return room
 
     def enter(self, job: Job) -> Iterable[Enter]:
-        """A job for which there is room is admitted; its adapter, if it is not in a slot yet."""
+        """Admit a job for which there is room; returns its adapter if that must enter a slot."""
         adapter = job.request.adapter
         assert adapter is not None, "the job has no adapter"
         self._overtaken += bool(self._parked)
@@ -67,7 +67,7 @@ class ResidentAdapters:
         return () if known is not None else (Enter(job.adapter, adapter.id),)
 
     def leave(self, job: Job) -> None:
-        """A job has left the running batch, and no row of it is in flight."""
+        """Release the adapter of a job that has left the batch and has no rows in flight."""
         adapter = job.request.adapter
         assert adapter is not None, "the job has no adapter"
         job.adapter = None
@@ -77,7 +77,7 @@ class ResidentAdapters:
             self._released = True
 
     def take_unparked(self) -> list[int]:
-        """The groups that may stand in line again, since a slot has become free."""
+        """The groups that may stand in line again because a slot has become free."""
         if not (self._released and self._parked):
             return []
         parked, self._parked = self._parked, []
@@ -85,7 +85,7 @@ class ResidentAdapters:
         return parked
 
     def _take_slot(self) -> int:
-        """A free slot, or that of the adapter that nobody has used for longest."""
+        """A free slot, or the slot of the least recently used adapter."""
         if self._free:
             return self._free.pop()
         unused = next(id for id in self._slots if id not in self._users)

@@ -15,7 +15,7 @@ from lsv.scheduler.repetition import Repetition
 from lsv.scheduler.tenant import Tenant
 
 Place = tuple[Key, int, int]
-"""A place in line: the policy's key, then the place in the tenant's line, then that of the group."""
+"""A place in line: the policy's key, the place in the tenant's line, and the group's number."""
 
 
 class Job:
@@ -43,32 +43,32 @@ class Job:
         self.adapter: int | None = None
         """The slot of its adapter, while it has one."""
         self.active = False
-        """Whether rows may be planned for it. When that is over, rows of it can still be in flight."""
+        """Whether rows may be planned for it. When this turns false, rows can still be in flight."""
         self.ended = False
         """Whether the request has ended: results of its rows in flight are dropped."""
         self.lost = False
-        """Whether what was to be loaded for it was not: what it computed is dropped, and it begins anew."""
+        """Whether loading its blocks failed. Its results are dropped, and it starts again."""
         self.in_flight = 0
         """Its rows, pieces of encoding and its beginning in plans that have not settled."""
 
         self.guided = request.spec.guided
-        """Whether a grammar says what may be sampled."""
+        """Whether a grammar constrains its answer."""
         self.held = False
-        """Whether no row of it may be planned: it ``waits`` for its grammar beside the engine."""
+        """Whether no rows may be planned, because the slow lane follows its answer."""
         self.waits = self.guided
         """Whether its rows wait until the token before is known: a grammar must see it, drafts go on from it, or other
         rows are to be computed meanwhile."""
         self.drafting: Drafting | None = None
-        """What is drafted for it, and with what luck; None where nothing is."""
+        """Its drafts and their success; None if it has no drafts."""
 
-        # How far it has come
+        # Progress
 
         self.planned = 0
         """Tokens that are computed or in flight."""
         self.known = 0
         """Tokens whose ids were known at admission: the prompt, and the output from before a preemption.
 
-        Behind these, each token is sampled by the row before.
+        Each further token is sampled by the row before it.
         """
         self.plannable = 0
         """While decoding: how far ``planned`` may go before the job's blocks or its end must be looked at."""
@@ -77,7 +77,7 @@ class Job:
         self.scored = 0
         """Prompt tokens whose log probabilities have been delivered."""
 
-        # How far it may go
+        # Limits
 
         self.max_length = size if sampling is None else min(longest, size + (sampling.max_tokens or longest))
         """The most tokens of prompt and output together."""
@@ -88,15 +88,15 @@ class Job:
         self.stop_ids = frozenset(request.stop_ids)
         asked = None if sampling is None else sampling.repetition_detection
         self.repetition = None if asked is None else Repetition(asked)
-        """What finds out that it only repeats itself, where that ends it."""
+        """Detects repetition, if repetition ends the answer."""
 
     def update_plannable(self) -> None:
-        """Find out how far its blocks and its end let it go."""
+        """Update how many tokens its blocks and its end allow."""
         self.plannable = min(self.max_planned, self.table.capacity)
 
     @property
     def max_cached(self) -> int:
-        """How many tokens may come from the prefix cache: one must be computed, and all that still need scoring."""
+        """How many tokens may come from the prefix cache. One must be computed, and all that still need scores."""
         sampling, pooling, known = self.request.sampling, self.request.pooling, len(self.request)
         if pooling is not None and pooling.needs_all:
             return 0
@@ -106,7 +106,7 @@ class Job:
         return known - 1
 
     def take_scores(self, start: int, scores: Logprobs | None) -> Logprobs | None:
-        """Those of ``scores``, from ``start + 1`` on, that were not delivered before a preemption."""
+        """The part of ``scores``, which begin at ``start + 1``, that was not delivered before a preemption."""
         if scores is None:
             return None
         known = self.scored - start
@@ -146,15 +146,15 @@ class Group:
         self.asked = asked
         self.tenant = tenant
         self.key = policy.key(asked, now)
-        """The policy's, beside the tenant's other groups."""
+        """The policy's key among the tenant's groups."""
         self.key_between_tenants = policy.key_between_tenants(asked, now)
-        """The policy's, beside groups of other tenants."""
+        """The policy's key against groups of other tenants."""
         self.place = tenant.arrived
         """Its place in the tenant's line."""
         self.jobs: dict[int, Job] = {}
-        """The jobs of its sequences that have been made and have not ended, by request id."""
+        """The jobs of its unfinished sequences, by request id."""
         self._made = 0
-        self._waiting: list[tuple[int, Job]] = []  # a heap, by index: made, and waiting (again); some may have ended
+        self._waiting: list[tuple[int, Job]] = []  # a heap by index: jobs that wait (again); some may have ended
 
     @property
     def id(self) -> int:
@@ -167,12 +167,12 @@ class Group:
 
     @property
     def unmade(self) -> int:
-        """Sequences that have not come up yet."""
+        """Sequences without a job so far."""
         return self.asked.size - self._made
 
     @property
     def next_place(self) -> Place | None:
-        """The place of the sequence that is next; None when none waits."""
+        """The place of the next sequence; None if none waits."""
         index = self._next_index()
         return None if index is None else self.place_of(index)
 
@@ -180,7 +180,7 @@ class Group:
         return self.key, self.place + index, self.place
 
     def next_job(self, open_job: Callable[[Group, Request], Job]) -> Job:
-        """The sequence that is next; it is made when it comes up, so that those that wait cost nothing."""
+        """The job of the next sequence, created only now so that waiting sequences cost nothing."""
         index = self._next_index()
         assert index is not None, "no sequence of the group waits"
         if not self._waiting:
@@ -190,22 +190,22 @@ class Group:
         return self._waiting[0][1]
 
     def take(self) -> None:
-        """The sequence that was next is admitted."""
+        """Remove the next sequence, which is admitted."""
         heapq.heappop(self._waiting)
 
     def put_back(self, job: Job) -> None:
-        """A sequence that was admitted waits again."""
+        """Queue an admitted sequence again."""
         heapq.heappush(self._waiting, (job.request.index, job))
 
     def renew(self, asked: RequestGroup) -> None:
-        """All of its sequences have ended, and those of ``asked`` follow."""
+        """Start the next round: the sequences of ``asked`` replace the ended ones."""
         assert self.ended, "sequences of the round before are under way"
         self.asked = asked
         self._made = 0
         self._waiting.clear()
 
     def drop_unmade(self) -> list[Request]:
-        """The sequences that have not come up yet, which never will."""
+        """Drop and return the sequences without a job."""
         return [self._make() for _ in range(self.unmade)]
 
     def _next_index(self) -> int | None:
@@ -221,4 +221,4 @@ class Group:
 
 
 OpenJob = Callable[[Group, Request], Job]
-"""Makes the job of a sequence."""
+"""Creates the job of a sequence."""

@@ -29,7 +29,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     mixed_batches: bool = True
     """Without it, a step holds prompt tokens or decoding rows, never both."""
     max_preemptions: int = 3
-    """A request that was preempted so often comes back only when it can reserve all blocks it can ever need."""
+    """After this many preemptions, readmit a request only with all blocks it could need reserved."""
     max_itl: float | None = None
     """Seconds that a step with decoding rows should stay under; None is no limit."""
     padding: Padding | None = None
@@ -37,7 +37,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     drafts: int = 0
     """The most tokens of a row that are drafted; 0 drafts none."""
     drafting_rows: int | None = None
-    """With more requests under way than these nobody drafts; None is no limit."""
+    """With more running requests than this, nothing is drafted; None is no limit."""
     drafting_length: int | None = None
     """Nothing is drafted for sequences that would get longer; None is no limit."""
     adaptive_drafts: bool = True
@@ -49,7 +49,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     encoder_parts: int = 1
     """Pieces into which encoding an item is cut."""
     mutual: Mutual = ""
-    """Whose tokens see one another: a step has all of them that are left."""
+    """Which tokens see one another. A step takes all that are left of such tokens."""
 
     @property
     def tokens_in_flight(self) -> int:

@@ -1,4 +1,4 @@
-"""What the scheduler reports: news of a request, and the state of the whole."""
+"""Reports of the scheduler: outcomes of requests, and its own state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lsv.scheduler.plan import Logprobs
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """News of one request."""
+    """What a step has changed for one request."""
 
     request: Request
     tokens: tuple[int, ...] = ()
@@ -36,9 +36,9 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     """Requests that hold a slot."""
     waiting: int
-    """Requests that don't."""
+    """Requests that don't hold a slot."""
     deferred: int
-    """Request groups among these that wait for something other than room."""
+    """Of these, request groups that wait for something other than room."""
     kv_usage: float
     """Share of the cache's blocks in use, 0 … 1."""
 
@@ -64,10 +64,10 @@ class SpeculationCounts(msgspec.Struct, frozen=True):
 
 
 class OffloadCounts(msgspec.Struct, frozen=True):
-    """What is behind the device's KV cache."""
+    """The state of the KV cache's lower tiers."""
 
     queries: int
-    """Prompt tokens that were looked up there since the start, as the device did not hold them; once per request."""
+    """Prompt tokens looked up there since the start, because the device did not have them; once per request."""
     hits: int
     """How many of these were found."""
     usage: float
@@ -75,7 +75,7 @@ class OffloadCounts(msgspec.Struct, frozen=True):
     transfers: int = 0
     """Requests since the start for which something was fetched from another engine, or was to be."""
     failed_transfers: int = 0
-    """Those of them whose prompts were computed for want of it, in whole or in part."""
+    """Of these, requests that had to compute some or all of their prompt instead."""
     transferred_bytes: int = 0
 
 
@@ -84,7 +84,7 @@ class AdapterRequests(msgspec.Struct, frozen=True):
 
     running: tuple[str, ...]
     waiting: tuple[str, ...]
-    """Those of requests none of whose sequences runs."""
+    """Adapters of requests with no running sequence."""
 
 
 class Totals:
@@ -99,7 +99,7 @@ class Totals:
         """The request that was preempted last, as its client named it."""
 
     def count_prompt(self, tokens: int, cached: int, *, looked_up: bool) -> None:
-        """A request is admitted for the first time, with ``cached`` tokens of its prompt found if looked up."""
+        """Count a request admitted for the first time, with ``cached`` prompt tokens found if they were looked up."""
         self.prompt_tokens += tokens
         if looked_up:
             self.prefix_queries += tokens

@@ -58,7 +58,7 @@ class Begin(msgspec.Struct, frozen=True):
     second: int = 0
     """Where the second of two texts begins; 0 for a single text."""
     salt: bytes = b""
-    """Its tenant's: whatever the worker keeps of it beyond its end is for requests with the same salt alone."""
+    """The tenant's salt. State that outlives the request is for requests with the same salt only."""
 
 
 class Rows(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -123,7 +123,7 @@ class Encode(msgspec.Struct, frozen=True):
 
 
 class Enter(msgspec.Struct, frozen=True):
-    """An adapter enters one of the worker's slots for adapters, and what was there is gone."""
+    """An adapter enters one of the worker's adapter slots, replacing the previous one."""
 
     slot: int
     adapter: int
@@ -155,11 +155,11 @@ class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     draft's goes where that of a row's last token always goes. One at a border goes to the table's block, if there is
     one."""
     saves: tuple[Save, ...] = ()
-    """Contents of the KV cache that are copied behind the device."""
+    """Contents of the KV cache that are copied to lower tiers."""
     loads: tuple[Load, ...] = ()
     """Contents that are copied back; they may be among ``saves``."""
     revoke: tuple[bytes, ...] = ()
-    """Names of contents that turned out to be wrong: what keeps them outside of host memory removes them."""
+    """Names of wrong contents, which stores outside of host memory remove."""
     forget: tuple[bytes, ...] = ()
     """Hashes of media whose embeddings are not needed any more."""
     encode: tuple[Encode, ...] = ()
@@ -214,7 +214,7 @@ def join_logprobs(parts: Iterable[Logprobs | None]) -> Logprobs | None:
 
 
 def cut_logprobs(logprobs: Logprobs, span: slice) -> Logprobs:
-    """Those of some of the positions."""
+    """The log probabilities of some of the positions."""
     return Logprobs(logprobs.ids[span], logprobs.values[span], logprobs.ranks[span])
 
 

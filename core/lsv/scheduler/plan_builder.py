@@ -42,11 +42,11 @@ class PlanBuilder:
         self.entering: list[Enter] = []
         """The adapters that enter slots."""
         self.revoke: tuple[bytes, ...] = ()
-        """What turned out to be wrong, of contents that are kept elsewhere."""
+        """Wrong contents to remove from stores elsewhere."""
         self.saves: tuple[Save, ...] = ()
-        """What leaves the device, before any of its blocks is written again."""
+        """Contents to copy from the device before their blocks are reused."""
         self.out_of_blocks = False
-        """Whether a row lacked blocks: nobody is admitted in this step."""
+        """Whether a row lacked blocks, in which case no job is admitted in this step."""
         self._slots: list[int] = []
         self._starts: list[int] = []
         self._chunks: list[int] = []
@@ -63,7 +63,7 @@ class PlanBuilder:
 
     @property
     def empty(self) -> bool:
-        """Whether the step would do nothing at all, and tell the worker of nobody."""
+        """Whether the step would do nothing, and carry nothing to the worker."""
         return not self.jobs and not self.held and not self.saves and not self.revoke and not self.loading
 
     @property
@@ -86,7 +86,7 @@ class PlanBuilder:
                 self._add_waiting(job)
 
     def _add_waiting(self, job: Job) -> None:
-        """What more is planned for a decoding job whose last token is known."""
+        """Plan the rest for a decoding job whose last token is known."""
         count = self._drafts.get(job.slot, 0)
         if job.guided:
             drafts = job.drafting.proposed[:count] if job.drafting is not None else ()
@@ -105,7 +105,7 @@ class PlanBuilder:
         self._draft_states += (Grown(job.slot, group, blocks, groups),)
 
     def keep_state(self, job: Job, group: int) -> None:
-        """Tell the worker where the state is that the job goes on from, if that is not where it was."""
+        """Send the worker the place of the state from which the job continues, if it has moved."""
         if job.table.kept_state is not None:
             column, blocks = job.table.kept_state
             self._kept_states += (KeptState(job.slot, group, column, blocks),)
@@ -144,7 +144,7 @@ class PlanBuilder:
             self._blocks.append(Grown(job.slot, cohort.first, tuple(blocks), cohort.width))
 
     def load(self, loads: Sequence[Load]) -> None:
-        """What comes to the device for nobody who is under way."""
+        """Load contents for no running request."""
         self._loads += loads
 
     def _hold(self, job: Job) -> None:
@@ -152,7 +152,7 @@ class PlanBuilder:
         job.in_flight += 1
 
     def grow(self, job: Job) -> None:
-        """Tell the worker of the job's blocks that it has not been told of yet."""
+        """Send the worker the job's new blocks."""
         for cohort, blocks in job.table.take_grown():
             self._blocks.append(Grown(job.slot, cohort.first, blocks, cohort.width))
 

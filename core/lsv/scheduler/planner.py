@@ -21,7 +21,7 @@ _STEPS_A_STAGE, _LEAST_SHARE = 2, 128
 so more are better; and tokens from which on larger steps hardly take less time for each."""
 
 _ARRIVING_TOKENS = 256
-"""The cache of so many tokens is loaded in a step for requests that have not begun: it waits for that."""
+"""Tokens whose cache a step may load for waiting requests. The step waits for the loading."""
 
 
 class Planner:
@@ -70,7 +70,7 @@ class Planner:
             self._prefill(plan, now)
         else:
             self._take_turns(plan, now)
-        if self._kv.arrivals is not None and not plan.loading:  # it may be the same that would be loaded
+        if self._kv.arrivals is not None and not plan.loading:  # it may load the same blocks
             plan.load(self._kv.arrivals.take(max(1, _ARRIVING_TOKENS // self._kv.block_size), self._running.spare))
         return plan
 
@@ -88,14 +88,14 @@ class Planner:
         return PaddedBudget(most, max(1, prompt), padding, chunked=chunked)
 
     def _share(self, most: int) -> int:
-        """The prompt tokens of a step that leaves some of those that are to be computed for the other stages' steps."""
+        """The prompt tokens of a step that leaves prompt tokens for the other stages' steps."""
         steps = _STEPS_A_STAGE * self._limits.stages
         waiting = sum(job.known - job.planned for job in self._running.prefilling.values())
         waiting += self._waiting.count_tokens(most * steps)
         return max(_LEAST_SHARE, -(-waiting // steps))
 
     def _take_turns(self, plan: PlanBuilder, now: float) -> None:
-        """Prompts first; chunks of prompts take turns with decoding, so that a long prompt stops nobody's answer."""
+        """Plan prompts first, but alternate chunks with decoding, so that a long prompt stops no answer."""
         if self._running.decode_next:
             self._decode(plan)
         decoded = bool(plan.jobs)
@@ -110,7 +110,7 @@ class Planner:
     def _decode(self, plan: PlanBuilder) -> None:
         """The next token of each request whose known tokens are all planned."""
         decoding = self._running.decoding
-        # A grammar must know the last token before it can say what may follow, and so must who drafts.
+        # A grammar must know the last token before it can say what may follow, and so must a drafter.
         stuck = [
             job
             for job in decoding.values()
@@ -138,7 +138,7 @@ class Planner:
     def _draft(self, ready: list[Job], plan: PlanBuilder) -> None:
         """Choose the drafts to verify beside the next tokens of ``ready`` jobs, as far as there are blocks for them.
 
-        Nobody is preempted for a draft.
+        No request is preempted for a draft.
         """
         assert self._speculation is not None
         states = self._kv.draft_states
@@ -164,7 +164,7 @@ class Planner:
                     plan.draft_states(job, states.group, states.take(job.table, count), states.width)
 
     def _spared(self) -> int:
-        """Blocks that states of drafts leave to the next steps of the running requests, and to the first that waits."""
+        """Blocks that draft states must leave for the next steps of running requests, and for the first waiting one."""
         head = self._waiting.head()
         return self._running.watermark() + (0 if head is None else self._running.most_blocks(head))
 
@@ -201,7 +201,7 @@ class Planner:
         """Plan ``count`` known tokens of a job that has blocks for them, or fewer if embeddings are missing."""
         if job.request.media:
             count = self._computable(job, count, plan)
-        if not count:  # the plan may yet turn out empty, so it must not be what tells the worker of the blocks
+        if not count:  # the plan may still turn out empty, so it must not carry the blocks to the worker
             return
         plan.grow(job)
         plan.prefill(job, count)
@@ -270,16 +270,16 @@ class Planner:
         return True
 
     def _preempt_for(self, job: Job) -> bool:
-        """Preempt the last in line; whether ``job`` should try again now."""
-        if self._running.draining:  # their blocks come back with the next settle
+        """Preempt the last job in line; returns whether ``job`` should try again now."""
+        if self._running.draining:  # the next settle returns their blocks
             return False
         victim = self._running.victim()
         return victim is not None and self._preempt(victim) and victim is not job
 
     def _make_room(self, job: Job) -> bool:
-        """Preempt a job of a tenant that has more than its share for one of a tenant that has less.
+        """Preempt a job of a tenant above its share, for a job of a tenant below its share.
 
-        Whether ``job`` should try again now.
+        Returns whether ``job`` should try again now.
         """
         if not self._tenants.several or self._running.draining:
             return False
@@ -287,7 +287,7 @@ class Planner:
         return victim is not None and self._preempt(victim)
 
     def _preempt(self, job: Job) -> bool:
-        """Whether its blocks and its slot are free now; otherwise they are when its rows in flight have settled."""
+        """Preempt a job. Returns whether its blocks and slot are free now, or only once its rows in flight settle."""
         if not self._running.retire(job):
             return False
         self._running.release_blocks()
@@ -295,15 +295,15 @@ class Planner:
 
 
 def _urgency(job: Job) -> tuple[Key, float]:
-    """Beside jobs of other tenants."""
+    """The order between jobs of different tenants."""
     return job.group.key_between_tenants, job.tenant.served
 
 
 def _in_line(job: Job) -> tuple[Key, float, Key]:
-    """Beside jobs of any tenant: those of one tenant go by the policy's key."""
+    """The order between jobs of any tenants. Jobs of one tenant are ordered by the policy's key."""
     return *_urgency(job), job.group.key
 
 
 def _goes_before(waiting: Job, running: Job) -> bool:
-    """Whether a prompt that waits is to be served before one of another tenant that has begun."""
+    """Whether a waiting prompt goes before the running prompt of another tenant."""
     return waiting.tenant is not running.tenant and _urgency(waiting) <= _urgency(running)

@@ -15,14 +15,14 @@ class Policy(Protocol):
     """Asked when a request group is queued, and once per step."""
 
     def key(self, group: RequestGroup, now: float) -> Key:
-        """How urgent the group is among those of its own tenant: the lowest is admitted first.
+        """The group's urgency among the groups of its tenant: the lowest key is admitted first.
 
-        Groups of equal keys go in order of arrival.
+        Groups with equal keys are admitted in order of arrival.
         """
         ...
 
     def key_between_tenants(self, group: RequestGroup, now: float) -> Key:
-        """How urgent the group is beside those of other tenants: the lowest is admitted first, the highest preempted.
+        """The group's urgency against other tenants: the lowest key is admitted first, the highest is preempted.
 
         Tenants whose groups have equal keys share the engine fairly. A key that a client can choose freely lets one
         tenant starve all others, so bound it by what the operator grants the tenant.

@@ -37,7 +37,7 @@ class RunningBatch:
         self.decoding: dict[int, Job] = {}
         """By request id, in the order in which they began to decode."""
         self.decode_next = False
-        """Whether it is the turn of decoding rows, where a step can't hold both kinds."""
+        """Whether decoding rows are next, if a step can't hold both kinds."""
         self.slots = SlotPool(limits.max_num_seqs)
         self.adapters = ResidentAdapters(limits.adapter_slots, patience=limits.max_num_seqs)
         self._draining: dict[int, Job] = {}
@@ -70,7 +70,7 @@ class RunningBatch:
     # Admission
 
     def admit(self, job: Job, match: Match, now: float) -> None:
-        """A job that was waiting gets a slot, and the blocks of its cached prefix."""
+        """Give a waiting job a slot and the blocks of its cached prefix."""
         request = job.request
         job.known = len(request)
         self._kv.allocate(job.table, match, job.known, self.most_blocks(job) if self._is_protected(job) else 0)
@@ -93,13 +93,13 @@ class RunningBatch:
             job.lost, request.cached = False, match.tokens
 
     def fits(self, job: Job, match: Match) -> bool:
-        """Whether a waiting job finds its blocks without taking those that the running ones need soon."""
+        """Whether a waiting job finds enough blocks besides those that running jobs need soon."""
         needed = self.most_blocks(job) - self._kv.in_use(match)
         return self.spare >= needed
 
     @property
     def spare(self) -> int:
-        """Blocks that the running ones do not need soon."""
+        """Blocks that running jobs do not need soon."""
         return self._kv.unreserved - self.watermark()
 
     def max_cached(self, job: Job) -> int:
@@ -112,7 +112,7 @@ class RunningBatch:
         return step + sum(max(0, self.most_blocks(job) - job.table.allocated) for job in self.prefilling.values())
 
     def most_blocks(self, job: Job) -> int:
-        """Most blocks the job holds for its known tokens, or ever, if it must not be preempted again."""
+        """Blocks that the job needs for its known tokens, or for all tokens if it must not be preempted again."""
         length = job.max_length if self._is_protected(job) else len(job.request)
         return self._kv.blocks_for(length, self._limits.tokens_in_flight)
 
@@ -120,21 +120,21 @@ class RunningBatch:
         return job.request.preemptions >= self._limits.max_preemptions
 
     def start_decoding(self, job: Job) -> None:
-        """All known tokens of the job are planned."""
+        """Let a job decode whose known tokens are all planned."""
         del self.prefilling[job.request.id]
         self.decoding[job.request.id] = job
         job.update_plannable()
 
-    # The way out
+    # Leaving the batch
 
     def victim(self) -> Job | None:
-        """The job to preempt when blocks run out: of the least urgent ones, the last of the tenant with the most."""
+        """The job to preempt when blocks run out: the last of the least urgent ones, of the tenant with the most."""
         return max(self._preemptible(), key=_last_in_line, default=None)
 
     def victim_for(self, newcomer: Job) -> Job | None:
         """The job to preempt for a tenant that has less than its share of the slots.
 
-        None where no other tenant has more than its share, or only by jobs that are more urgent.
+        None if no other tenant is above its share, or only with jobs that are more urgent.
         """
         tenant, key = newcomer.tenant, newcomer.group.key_between_tenants
         jobs = (
@@ -145,14 +145,14 @@ class RunningBatch:
         return max(jobs, key=_last_in_line, default=None)
 
     def _preemptible(self) -> Iterator[Job]:
-        """The running jobs that have no reservation."""
+        """The running jobs without a reservation."""
         for jobs in (self.prefilling, self.decoding):
             for job in jobs.values():
                 if not job.table.reservation:
                     yield job
 
     def retire(self, job: Job) -> bool:
-        """Plan nothing more for a job that has ended or, if not, is preempted; whether it has left the batch.
+        """Stop planning a job, which has ended or is preempted; returns whether it has left the batch.
 
         With rows in flight it drains: this is called again when the last one has settled. The blocks come back with
         the next ``release_blocks``.
@@ -199,13 +199,13 @@ class RunningBatch:
                 self.retire(job)
 
     def _distrust(self, job: Job) -> None:
-        """A row failed by its numbers: what the job read or wrote may be wrong, and would fail all who read it next."""
+        """Distrust all blocks that the job read or wrote, because its numbers broke; other readers would fail, too."""
         self._kv.revocations.revoke_table(job.table)
         for media in job.request.media:
             self._encoder.fail(media.hash)
 
     def _requeue(self, job: Job) -> None:
-        """A job that was preempted, or that is lost, waits again to be computed anew."""
+        """Queue a preempted or lost job again, to be computed anew."""
         if not job.lost:
             self._totals.preemptions += 1
             self._totals.preempted = job.request.spec.request_id
@@ -214,9 +214,9 @@ class RunningBatch:
         self._waiting.requeue(job)
 
     def release_blocks(self, distrusted: Iterable[Job] = ()) -> None:
-        """Give back the blocks of all jobs that have left since the last call; together, for the order of eviction.
+        """Return the blocks of all jobs that have left since the last call, together for the sake of eviction order.
 
-        What ``distrusted`` jobs have read or written is revoked before.
+        Blocks that ``distrusted`` jobs read or wrote are revoked first.
         """
         for job in distrusted:
             self._distrust(job)
@@ -226,13 +226,13 @@ class RunningBatch:
 
 
 def _repeated(job: Job, match: Match, block_size: int) -> int:
-    """Tokens of whole blocks that another sequence of the request has computed, and that were not found."""
+    """Tokens of whole blocks that another sequence of the request has computed, but that were not found."""
     request = job.request
     if request.first_planned is None and not request.index % request.spec.candidates:
-        return 0  # it is the first to compute them
+        return 0  # it computes them for the first time
     return max(0, (job.known - 1) // block_size * block_size - match.tokens)
 
 
 def _last_in_line(job: Job) -> tuple[Key, float, Place]:
-    """The least urgent job is the largest; of these, that of the tenant with the largest share, the last that came."""
+    """Sort key whose maximum is the least urgent job; ties: largest share of the tenant, latest arrival."""
     return job.group.key_between_tenants, job.tenant.running / job.tenant.weight, job.place

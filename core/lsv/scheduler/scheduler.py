@@ -62,7 +62,7 @@ class Scheduler:
         self._in_flight: deque[tuple[StepPlan, list[Job], list[Job]]] = deque()
         self._steps = 0
         self.guided: list[GuidedRow] = []
-        """Those of the plan made last."""
+        """The jobs of the last plan."""
 
     @property
     def longest(self) -> int:
@@ -71,18 +71,18 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether any request has not ended, or anything is to be copied behind the device."""
+        """Whether any request is unfinished, or anything is to be copied to lower tiers."""
         return bool(self._groups) or (self._kv.tiers is not None and self._kv.tiers.pending)
 
     @property
     def adapters(self) -> set[Adapter]:
-        """Those of requests that have not ended."""
+        """The adapters of unfinished requests."""
         asked = (group.asked.adapter for group in self._groups.values())
         return {adapter for adapter in asked if adapter is not None}
 
     @property
     def adapter_requests(self) -> AdapterRequests | None:
-        """The adapters that requests go through; None where adapters are not served."""
+        """The adapters that requests use; None if adapters are off."""
         return requests_of(self._groups.values()) if self.limits.adapter_slots else None
 
     @property
@@ -106,12 +106,12 @@ class Scheduler:
 
     @property
     def speculation(self) -> SpeculationCounts | None:
-        """What became of drafts; None where there are none."""
+        """Counts of drafts; None without drafts."""
         return None if self._speculation is None else self._speculation.counts
 
     @property
     def offload(self) -> OffloadCounts | None:
-        """What is behind the device; None where nothing is."""
+        """Counts of lower tiers; None without any."""
         tiers = self._kv.tiers
         return None if tiers is None else OffloadCounts(tiers.queries, tiers.hits, tiers.usage)
 
@@ -133,7 +133,7 @@ class Scheduler:
     # Requests come and go
 
     def check_request(self, spec: RequestSpec) -> None:
-        """Raises ``BadRequest`` for what can never be served, ``Overloaded`` when its tenant's queue is full."""
+        """Raises ``BadRequest`` if it can never be served, ``Overloaded`` if its tenant's queue is full."""
         self._requirements.check(spec)
         if self._waiting.groups_of(spec.tenant) >= self.limits.max_queue:
             raise Overloaded(f"{self.limits.max_queue} requests are waiting already: try again later")
@@ -149,7 +149,7 @@ class Scheduler:
             self._deadlines.add(asked.deadline, asked.id)
 
     def renew(self, asked: RequestGroup) -> None:
-        """Queue the next round of a group that is made of rounds, in its old place; that of before has ended."""
+        """Queue the next round of a group in its old place, once the round before has ended."""
         group = self._groups[asked.id]
         group.renew(asked)
         self._waiting.add(group)
@@ -162,7 +162,7 @@ class Scheduler:
         return job
 
     def satisfy(self, id: int, need: Need) -> None:
-        """A waiting group got something it needs; unknown ids are ignored."""
+        """Record that a waiting group got something it needs; unknown ids are ignored."""
         self._waiting.satisfy(id, need)
 
     def abort(self, ids: Iterable[int]) -> tuple[Outcome, ...]:
@@ -173,13 +173,13 @@ class Scheduler:
         return tuple(outcomes)
 
     def refuse(self, id: int, why: str) -> tuple[Outcome, ...]:
-        """End a request group that can't be served, or no longer, in any state; unknown ids are ignored."""
+        """End a request group that can't be served (any more), in any state; unknown ids are ignored."""
         outcomes = self._end_group(self._groups[id], FinishReason.ERROR, why) if id in self._groups else ()
         self._running.release_blocks()
         return tuple(outcomes)
 
     def finish(self, id: int, keep: int, reason: FinishReason) -> Outcome | None:
-        """End a sequence after ``keep`` output tokens, as its client found out; None if it has ended already."""
+        """End a sequence after ``keep`` output tokens, as its owner decided; None if it has ended already."""
         job = self._jobs.get(id)
         if job is None:
             return None
@@ -189,7 +189,7 @@ class Scheduler:
         return outcome
 
     def release(self, id: int) -> None:
-        """A sequence need not be guided any more: it may be planned ahead where that is done."""
+        """Stop guiding a sequence, so that it may be planned ahead."""
         job = self._jobs.get(id)
         if job is not None:
             job.guided, job.waits = False, self.limits.stages > 1
@@ -206,7 +206,7 @@ class Scheduler:
         self._waiting.unpark(self._jobs[id].group.id)
 
     def cut_drafts(self, id: int, look_ahead: LookAhead) -> None:
-        """Forget what was drafted for a guided sequence that its grammar does not let it say."""
+        """Drop drafts of a guided sequence that its grammar forbids."""
         job = self._jobs.get(id)
         if job is not None and self._speculation is not None:
             self._speculation.cut(job, look_ahead)
@@ -216,7 +216,7 @@ class Scheduler:
         return self.abort(self._deadlines.take_late(now))
 
     def fail_all(self, message: str) -> tuple[Outcome, ...]:
-        """The workers are gone: every request ends with ``message``, and nothing is in flight or cached any more."""
+        """End every request with ``message``, because the workers are gone. Nothing stays in flight or cached."""
         self._in_flight.clear()
         for job in self._running:
             job.in_flight = 0
@@ -235,9 +235,9 @@ class Scheduler:
         self._kv.reset_prefix_cache()
 
     def forget_cached(self, *, host: bool) -> None:
-        """The worker's cache and embeddings are about to go: forget what they hold, and what ``host`` memory does.
+        """Forget the contents of the worker's cache and embeddings, and with ``host`` those of host memory.
 
-        No request may be under way, and nothing left to be saved.
+        Call this without running requests or pending saves, before the memory is released.
         """
         assert not self.has_work, "requests have not ended, or not all is saved"
         assert not self._in_flight, "steps have not settled"
@@ -245,7 +245,7 @@ class Scheduler:
         self._kv.reset_prefix_cache(host=host)
 
     def _end_group(self, group: Group, reason: FinishReason, error: str | None = None) -> list[Outcome]:
-        """All sequences of a group end, also those that have not come up yet."""
+        """End all sequences of a group, also those without a job."""
         unmade = group.drop_unmade()
         for request in unmade:
             request.status = Status.FINISHED
@@ -254,12 +254,12 @@ class Scheduler:
         ended += [
             self._end(Outcome(job.request, finish=reason, error=error), job) for job in tuple(group.jobs.values())
         ]
-        if group.id in self._groups:  # not one of them had a job
+        if group.id in self._groups:  # none of them had a job
             self._forget(group)
         return ended
 
     def _end(self, outcome: Outcome, job: Job) -> Outcome:
-        """The sequence has ended; its blocks follow with ``release_blocks``, once its rows in flight have settled."""
+        """End a sequence. ``release_blocks`` returns its blocks once its rows in flight have settled."""
         request, group = job.request, job.group
         waiting = request.status is Status.WAITING
         del self._jobs[request.id], group.jobs[request.id]
@@ -282,9 +282,9 @@ class Scheduler:
     # Steps
 
     def plan(self, now: float, *, needed: bool = False) -> StepPlan | None:
-        """The next step: running requests first, then waiting ones after a prefix look-up. One ``needed`` may be empty.
+        """The next step: running requests first, then waiting ones after a prefix look-up. May be empty if ``needed``.
 
-        It is in flight from now on. None when nothing can be planned until something settles or arrives.
+        The step is in flight from now on. None if nothing can be planned until something settles or arrives.
         """
         if len(self._in_flight) >= self.limits.depth:
             return None
@@ -302,7 +302,7 @@ class Scheduler:
         return plan
 
     def settle(self, plan: StepPlan, result: StepResult, now: float) -> tuple[Outcome, ...]:
-        """Take in the result of the oldest plan in flight."""
+        """Apply the result of the oldest plan in flight."""
         expected, jobs, held = self._in_flight.popleft()
         assert plan.step == expected.step == result.step, "plans settle in order"
         if self._pace is not None:
@@ -338,7 +338,7 @@ class Scheduler:
     def _fail_encoding(
         self, unencoded: Mapping[bytes, str], plans: Iterable[tuple[StepPlan, list[Job], list[Job]]]
     ) -> Iterator[Outcome]:
-        """Media could not be encoded: the requests end for which these plans, one of them settling, need that."""
+        """End the requests that need media which could not be encoded, in these plans, one of which settles."""
         for hash in unencoded:
             self._encoder.fail(hash)
         for job, hash in (need for plan in plans for need in needs_of(*plan)):
@@ -348,7 +348,7 @@ class Scheduler:
     def _settle_special(
         self, job: Job, row: int, start: int, kept: int, result: StepResult, now: float
     ) -> Outcome | None:
-        """A row that failed, gave a vector or scored a part of its prompt."""
+        """Settle a row that failed, gave a vector or scored a part of its prompt."""
         request = job.request
         if row in result.failed:
             return self._end(Outcome(request, finish=FinishReason.ERROR, error=result.failed[row]), job)
@@ -365,7 +365,7 @@ class Scheduler:
         now: float,
     ) -> Outcome | None:  # fmt: skip
         request = job.request
-        # Drafts that were right belong to the answer before the blocks they fill up are named by their content.
+        # Accepted drafts must be in the answer before the blocks that they fill are named by their content.
         taken, finish = job.accept(tokens) if tokens else (0, None)
         if computed >= job.next_kv_check:
             job.next_kv_check = self._kv.settle(job.table, min(computed, len(request)))

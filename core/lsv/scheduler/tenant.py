@@ -1,4 +1,4 @@
-"""Tenants: whose requests these are, and how much of the engine each has had."""
+"""Tenants, and how much of the engine each has used."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Tenant:
         self.running = 0
         """Its sequences that hold a slot."""
         self.arrived = 0
-        """Groups that came so far: the place in its line that the next one takes."""
+        """Groups so far, which is the place in line of the next one."""
 
     def charge(self, tokens: int) -> None:
-        """``tokens`` are computed for it."""
+        """Charge it for computed tokens."""
         self.served += tokens / self.weight
 
     def exceeds_share_of(self, other: Tenant) -> bool:
@@ -46,7 +46,7 @@ class Tenants:
     def enter(self, name: str, weight: float) -> Tenant:
         """The tenant of a new request group.
 
-        A new one starts level with the one that has been served least: idle time saves up nothing.
+        A new tenant starts level with the tenant that was served least, so idle time earns no credit.
         """
         tenant = self._tenants.get(name)
         if tenant is None:
@@ -59,7 +59,7 @@ class Tenants:
         return tenant
 
     def leave(self, tenant: Tenant) -> None:
-        """One of its groups has ended."""
+        """Forget one of its groups, which has ended."""
         tenant.groups -= 1
         if not tenant.groups:
             del self._tenants[tenant.name]

@@ -1,4 +1,4 @@
-"""The waiting requests: which is admitted next, which needs something first, which waits for another's blocks."""
+"""The waiting requests: the next one to admit, those that need something first, and those that wait for blocks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lsv.scheduler.job import Group, Job, OpenJob, Place
 from lsv.scheduler.policy import Key
 
 _SPARE = 16
-"""Dead entries that a line may always hold."""
+"""Dead entries that a line may hold without being compacted."""
 
 
 class WaitingQueue:
@@ -18,7 +18,7 @@ class WaitingQueue:
 
     Within a tenant's line the policy's key comes first, then the order of arrival. Between tenants the policy's key
     between tenants comes first; of those whose heads have equal ones, the tenant that has been served least is next.
-    Groups that wait for something else are in no line and block nobody.
+    Groups that wait for something else are in no line and do not block other groups.
     A group with ``needs`` (a grammar that is compiled) enters its line once all of these are satisfied.
     """
 
@@ -38,7 +38,7 @@ class WaitingQueue:
         return sum(line.groups - line.standing for line in self._lines.values())
 
     def count_tokens(self, most: int) -> int:
-        """Tokens of the prompts that wait, counted until there are ``most``; some may be found in a cache."""
+        """Tokens of waiting prompts, counted up to ``most``. Some of them may be cached."""
         found = 0
         for group in self._groups.values():
             found += len(group.asked.spec.prompt.ids) * max(1, group.unmade)
@@ -52,12 +52,12 @@ class WaitingQueue:
         return 0 if line is None else line.groups
 
     def add(self, group: Group) -> None:
-        """A new group waits."""
+        """Queue a new group."""
         self._sequences += group.asked.size
         self._enter(group)
 
     def requeue(self, job: Job) -> None:
-        """A job that was preempted waits again."""
+        """Queue a preempted job again."""
         self._sequences += 1
         job.group.put_back(job)
         self._enter(job.group)
@@ -72,29 +72,29 @@ class WaitingQueue:
         return None if found is None else found.next_job(self._open_job)
 
     def pop(self, job: Job) -> None:
-        """The head is admitted."""
+        """Remove the head, which is admitted."""
         job.group.take()
         self._sequences -= 1
         self._update(job.group)
 
     def park(self, job: Job) -> None:
-        """The head's group waits for blocks that another request computes."""
+        """Take the head's group out of line until another request has computed the blocks it needs."""
         self._lines[job.tenant.name].withdraw(job.group)
 
     def unpark(self, id: int) -> None:
-        """What a parked group waited for is there or will not come; ignored if nothing of it waits any more."""
+        """Put a parked group back in line; ignored if none of its sequences wait any more."""
         if id in self._groups:
             self._update(self._groups[id])
 
     def satisfy(self, id: int, need: Need) -> None:
-        """A waiting group got what it needs; ignored for groups that don't need it."""
+        """Record that a waiting group got what it needs; ignored for groups that don't need it."""
         group = self._groups.get(id)
         if group is not None and need in group.asked.needs:
             group.asked.needs.discard(need)
             self._update(group)
 
     def on_ended(self, group: Group, sequences: int) -> None:
-        """``sequences`` of a group that waited have ended."""
+        """Forget ``sequences`` waiting sequences of a group, which have ended."""
         self._sequences -= sequences
         self._update(group)
 
@@ -105,7 +105,7 @@ class WaitingQueue:
         self._update(group)
 
     def _update(self, group: Group) -> None:
-        """Give a group the place of its next sequence, or let it go when none waits."""
+        """Move a group to the place of its next sequence, or remove it if none waits."""
         if group.id not in self._groups:
             return
         line, place = self._lines[group.tenant.name], group.next_place
@@ -121,11 +121,11 @@ class WaitingQueue:
 
 
 _Entry = tuple[Place, int, Group]
-"""A group at a place; the number tells entries of one place apart."""
+"""A group at a place. The number distinguishes entries with equal places."""
 
 
 class _Line:
-    """A tenant's groups by their places. Entries that a group has left behind are dropped as they come up."""
+    """A tenant's groups by place. Outdated entries of a group are dropped when they come up."""
 
     def __init__(self) -> None:
         self.groups = 0
@@ -140,7 +140,7 @@ class _Line:
         return len(self._entries)
 
     def put(self, group: Group, place: Place) -> None:
-        """The group stands at ``place``, wherever it stood before."""
+        """Put the group at ``place``, wherever it was before."""
         known = self._entries.get(group.id)
         if known is None or known[0] != place:
             entry = self._entries[group.id] = (place, next(self._serials), group)
@@ -157,17 +157,17 @@ class _Line:
         return self._heap[0][2] if self._heap else None
 
     def _compact(self) -> None:
-        """Requests that come and go behind a head that can't enter must not pile up."""
+        """Drop dead entries, which would pile up while the head can't be admitted."""
         if len(self._heap) > 2 * len(self._entries) + _SPARE:
             self._heap = list(self._entries.values())
             heapq.heapify(self._heap)
 
 
 def _goes_before(group: Group, other: Group) -> bool:
-    """Of two groups at the heads of their tenants' lines."""
+    """Whether ``group`` goes before ``other``; both are heads of their tenants' lines."""
     return _urgency(group) < _urgency(other)
 
 
 def _urgency(group: Group) -> tuple[Key, float, int, float]:
-    """Of tenants that have been served alike, the one that holds less is next."""
+    """The order between tenants. If they were served equally, the tenant that holds less is next."""
     return group.key_between_tenants, group.tenant.served, group.tenant.running, group.asked.arrival

@@ -114,12 +114,12 @@ def _find(spelling: str, declared: Declared) -> _Flag:
         if found:
             raise ConfigError(f"{spelling} could be {' or '.join(sorted(flag.spelling for flag in found))}", param=key)
     guess = misspelt(key, known)
-    hint = f"; did you mean --{guess}?" if guess else "; --help lists what there is"
+    hint = f"; did you mean --{guess}?" if guess else "; --help lists all options"
     raise ConfigError(f"unknown option {spelling}{hint}", param=key)
 
 
 def _refuse_slip(spelling: str, found: _Flag, key: str, known: Mapping[str, _Flag]) -> None:
-    """Raises ``ConfigError`` for the beginning of one flag that is as well a slip from another: ``--prot``."""
+    """Raises ``ConfigError`` for an abbreviation of one flag that may be a typo of another one: ``--prot``."""
     others = [name for name, flag in known.items() if flag.setting.name != found.setting.name]
     guess = misspelt(key, others)
     if guess is not None:

@@ -10,32 +10,32 @@ PREFIX = "VLLM_"
 GRANTED: Mapping[str, str] = {
     **dict.fromkeys(
         ("VLLM_NO_USAGE_STATS", "VLLM_DO_NOT_TRACK", "VLLM_USAGE_SOURCE", "VLLM_USAGE_STATS_SERVER"),
-        "nothing is ever sent anywhere",
+        "lsv never sends usage data",
     ),
-    **dict.fromkeys(("VLLM_USE_V1", "VLLM_ENABLE_V1_MULTIPROCESSING"), "there is one engine, in a process of its own"),
+    **dict.fromkeys(("VLLM_USE_V1", "VLLM_ENABLE_V1_MULTIPROCESSING"), "there is one engine, in its own process"),
     **dict.fromkeys(
         ("VLLM_TARGET_DEVICE", "VLLM_USE_PRECOMPILED", "VLLM_CPU_AVX512BF16", "VLLM_CONFIG_ROOT", "VLLM_VERSION"),
-        "it is for installing, and nothing is built or configured then",
+        "it only affects installation",
     ),
-    "VLLM_NO_DEPRECATION_WARNING": "there is nothing to warn of",
+    "VLLM_NO_DEPRECATION_WARNING": "there are no such warnings",
     "VLLM_OFFLOAD_WEIGHTS_BEFORE_QUANT": "weights are always quantised one by one, on the host",
-    "VLLM_INSTANCE_ID": "processes of an instance know each other",
+    "VLLM_INSTANCE_ID": "processes of an instance need no id",
 }
 """Variables that ask for what is so anyway, and are taken in silence."""
 
 WITHOUT_EFFECT: Mapping[str, str] = {
     **dict.fromkeys(
         ("VLLM_RPC_TIMEOUT", "VLLM_RPC_GET_DATA_TIMEOUT_MS"),
-        "the server waits for its engine as long as that shows signs of life; --step-timeout bounds a step",
+        "the server waits as long as its engine sends heartbeats; --step-timeout limits a step",
     ),
     **dict.fromkeys(
         ("VLLM_HOST_IP", "VLLM_PORT", "VLLM_LOOPBACK_IP"),
-        "processes of a machine speak over private sockets, those of several over the network that leads to node 0 "
-        "(--master-addr); --host and --port are where a server listens",
+        "processes on one machine use private sockets, processes on several machines the network to node 0 "
+        "(--master-addr); --host and --port are the server's address",
     ),
-    "VLLM_RPC_BASE_PATH": "private sockets are in the system's temporary folder, which TMPDIR names",
+    "VLLM_RPC_BASE_PATH": "private sockets are in the system's temporary folder, set by TMPDIR",
     "VLLM_RINGBUFFER_WARNING_INTERVAL": "there is no ring buffer",
-    "VLLM_TRACE_FUNCTION": "calls are recorded on demand, by the profiler viztracer of --profiler-config",
+    "VLLM_TRACE_FUNCTION": "calls are recorded on demand by the profiler viztracer of --profiler-config",
     "VLLM_ASSETS_CACHE": "assets of examples are kept below the folder of --cache-root",
     **dict.fromkeys(
         ("VLLM_USE_TRITON_FLASH_ATTN", "VLLM_FLASH_ATTN_VERSION", "VLLM_MLA_DISABLE"),
@@ -53,7 +53,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "VLLM_USE_RAY_SPMD_WORKER", "VLLM_USE_RAY_COMPILED_DAG", "VLLM_USE_RAY_COMPILED_DAG_NCCL_CHANNEL",
             "VLLM_ALLOW_ENGINE_USE_RAY",
         ),
-        "plans and results go through sockets of lsv's own; --distributed-executor-backend ray has Ray start the ranks",
+        "plans and results use lsv's own sockets; with --distributed-executor-backend ray, Ray starts the ranks",
     ),
     **dict.fromkeys(
         ("VLLM_TEST_DYNAMO_GRAPH_CAPTURE", "VLLM_DYNAMO_USE_CUSTOM_DISPATCHER"), "it was for another compiler's tests"
@@ -63,7 +63,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "VLLM_OPENVINO_KVCACHE_SPACE", "VLLM_OPENVINO_CPU_KV_CACHE_PRECISION",
             "VLLM_OPENVINO_ENABLE_QUANTIZED_WEIGHTS", "VLLM_XLA_CACHE_PATH",
         ),
-        "it is for hardware that no plugin here drives",
+        "it is for hardware without a plugin",
     ),
 }  # fmt: skip
 """Variables that are known and can't be honoured; a warning says why. None of them changes an answer."""

@@ -19,24 +19,24 @@ COMMON = grouped(
     Setting(name="no_plugin", type="list", help="plugins to leave out"),
     Setting(
         name="extra_plugins", type="list", env=("VLLM_PLUGINS",),
-        help="of the plugins that did not come with lsv, load only these; an empty list is none (default: all)",
+        help="of the plugins that do not come with lsv, load only these; an empty list loads none (default: all)",
     ),
     Setting(
         name="cache_root", env=("VLLM_CACHE_ROOT", "XDG_CACHE_HOME"),
-        help="folder of what is kept between runs, such as compiled kernels, in lsv below it (default: ~/.cache)",
+        help="folder for data kept between runs, such as compiled kernels, in lsv below it (default: ~/.cache)",
     ),
     Setting(
         name="log_level", default="info", choices=("debug", "info", "warning", "error", "critical"),
         spellings={"warn": "warning", "trace": "debug", "fatal": "critical", "notset": "debug"},
-        env=("VLLM_LOGGING_LEVEL",), aliases=("uvicorn_log_level",), help="how much is logged", main=True,
+        env=("VLLM_LOGGING_LEVEL",), aliases=("uvicorn_log_level",), help="lowest level that is logged", main=True,
     ),
     Setting(
         name="log_config_file", env=("VLLM_LOGGING_CONFIG_PATH",),
-        help="JSON file for Python's logging.config.dictConfig; it decides instead of --log-level",
+        help="JSON file for Python's logging.config.dictConfig, which replaces --log-level",
     ),
     Setting(
         name="configure_logging", type="bool", default=True, env=("VLLM_CONFIGURE_LOGGING",),
-        help="set up logging at all",
+        help="set up logging",
     ),
 )  # fmt: skip
 
@@ -50,40 +50,40 @@ _MODEL = grouped(
     "Model",
     "engine",
     Setting(name="model", help="folder, Hub name or alias of the model; also the first plain argument", main=True),
-    Setting(name="tokenizer", help="folder or name of the tokenizer, if it is not the model's own"),
+    Setting(name="tokenizer", help="folder or name of the tokenizer (default: the model's own)"),
     Setting(
         name="tokenizer_mode", default="auto", choices=("auto", "mistral"), spellings={"hf": "auto", "slow": "auto"},
-        help="auto reads a tokenizer's fast form, which slow ones are converted to; mistral reads tekken.json, as auto "
-        "does where there is no tokenizer.json",
+        help="auto reads a fast tokenizer, or converts a slow one; mistral reads tekken.json, as auto does without "
+        "tokenizer.json",
     ),
     Setting(
         name="skip_tokenizer_init", type="bool", default=False,
-        help="load no tokenizer: prompts are token ids, and answers have no text, but ids where requests ask for them",
+        help="load no tokenizer: prompts are token ids, and answers have no text, but ids if requests ask for them",
     ),
     Setting(
         name="served_model_name", type="list", main=True,
-        help="names clients use; answers carry the first (default: a file's stem, a folder's or repository's name)",
+        help="names of the model; answers carry the first (default: the stem of its file, its folder or repository)",
     ),
     Setting(name="revision", help="branch, tag or commit of a Hub model"),
     Setting(
         name="trust_remote_code", type="bool", default=False,
-        help="run code of the checkpoint's tokenizer and config, in a confined process; that of models is never run",
+        help="run code of the checkpoint's tokenizer and config in a confined process; code of models never runs",
     ),
-    Setting(name="code_revision", help="the revision of the config's code, where that is not the model's (--revision)"),
-    Setting(name="tokenizer_revision", help="branch, tag or commit of a Hub tokenizer (default: that of the model)"),
+    Setting(name="code_revision", help="revision of the config's code (default: --revision)"),
+    Setting(name="tokenizer_revision", help="branch, tag or commit of a Hub tokenizer (default: the model's)"),
     Setting(
         name="ignore_patterns", type="list", default=(),
         help='files of a Hub model that are not fetched, such as "original/**"',
     ),
-    Setting(name="download_dir", help="where Hub models are kept (default: the Hub's own cache)"),
+    Setting(name="download_dir", help="folder for Hub models (default: the Hub's own cache)"),
     Setting(
         name="use_modelscope", type="bool", default=False, env=("VLLM_USE_MODELSCOPE",),
-        help="fetch models from ModelScope, by its own library, instead of the Hugging Face Hub",
+        help="fetch models from ModelScope, with its own library, instead of the Hugging Face Hub",
     ),
     Setting(
         name="load_format", default="auto",
         spellings={"hf": "auto", "mistral": "auto", "fastsafetensors": "safetensors", "npcache": "pt"},
-        help="checkpoint format; auto recognises it, dummy is random weights",
+        help="checkpoint format; auto detects it, dummy uses random weights",
     ),
     Setting(
         name="model_loader_extra_config", type="json", default={},
@@ -91,24 +91,24 @@ _MODEL = grouped(
     ),
     Setting(
         name="model_impl", default="auto", choices=("auto", "native", "transformers"), spellings={"vllm": "native"},
-        help="what runs an architecture: a native model, transformers' own code through the adapter, or auto, what "
-        "there is",
+        help="implementation of the architecture: a native model, transformers' own code through the adapter, or "
+        "auto, whichever exists",
     ),
     Setting(
         name="dtype", default="auto", choices=("auto", "half", "float16", "bfloat16", "float", "float32"),
-        help="type of weights and activations; auto takes the checkpoint's or the platform's", main=True,
+        help="type of weights and activations; auto uses the checkpoint's or the platform's", main=True,
     ),
     Setting(
         name="task", default="auto", choices=("auto", "generate", "embed", "classify", "score", "reward"),
         spellings={"embedding": "embed"},
-        help="what the model is for, if its checkpoint does not say: answers, vectors, labels, scores", main=True,
+        help="task of the model, if its checkpoint does not say: answers, vectors, labels, scores", main=True,
     ),
     Setting(
-        name="runner", default="auto", choices=("auto", "generate", "pooling"), help="the same: answers or not",
+        name="runner", default="auto", choices=("auto", "generate", "pooling"), help="as --task: answers or not",
     ),
     Setting(
         name="convert", default="auto", choices=("auto", "none", "embed", "classify", "reward"),
-        help="the same: what a language model is made into",
+        help="as --task: conversion of a language model",
     ),
     Setting(
         name="pooler_config", type="json", aliases=("override_pooler_config",),
@@ -128,21 +128,20 @@ _MODEL = grouped(
     ),
     Setting(
         name="allow_long_max_model_len", type="bool", default=False, env=("VLLM_ALLOW_LONG_MAX_MODEL_LEN",),
-        help="allow a max-model-len over what the model was made for",
+        help="allow a max-model-len above the model's own",
     ),
-    Setting(name="hf_overrides", type="json", help="JSON laid over the checkpoint's config.json"),
+    Setting(name="hf_overrides", type="json", help="JSON that overrides the checkpoint's config.json"),
     Setting(name="rope_scaling", type="json", help='JSON, e.g. {"rope_type": "dynamic", "factor": 2.0}'),
     Setting(name="rope_theta", type="float", help="base of the rotary embedding"),
     Setting(
         name="disable_sliding_window", type="bool", default=False,
-        help="full attention everywhere; the context is capped to the window",
+        help="full attention in all layers; the context is limited to the window",
     ),
     Setting(name="seed", type="int", default=0, help="seed of random weights and of requests without their own"),
-    Setting(name="max_logprobs", type="int", default=20, low=-1, help="most log probabilities a request may ask for"),
+    Setting(name="max_logprobs", type="int", default=20, low=-1, help="most log probabilities of a request"),
     Setting(
         name="generation_config", default="auto",
-        help="folder of the generation_config.json that recommends sampling parameters; auto is the model's, vllm none "
-        "(what ends an answer stays as the model says)",
+        help="folder of the generation_config.json with recommended sampling; auto is the model's, vllm is none",
     ),
     Setting(
         name="override_generation_config", type="json", default={},
@@ -155,23 +154,23 @@ _MEMORY = grouped(
     "engine",
     Setting(
         name="gpu_memory_utilization", type="float", low=0.01, high=1.0,
-        help="share of the device's memory an engine may use (default: the platform's own rule)", main=True
+        help="share of the device's memory for the engine (default: the platform's own rule)", main=True
     ),
-    Setting(name="block_size", type="int", low=1, help="tokens in a cache block (default: the attention backend's)"),
-    Setting(name="num_gpu_blocks_override", type="int", low=2, help="number of cache blocks, instead of measuring"),
+    Setting(name="block_size", type="int", low=1, help="tokens per cache block (default: the attention backend's)"),
+    Setting(name="num_gpu_blocks_override", type="int", low=2, help="number of cache blocks (default: measured)"),
     Setting(
         name="kv_cache_memory_bytes", type="int", low=1,
-        help="bytes of the KV cache on each device, such as 8G, instead of measuring",
+        help="size of the KV cache on each device, such as 8G, instead of measuring memory",
     ),
     Setting(
         name="cpu_offload_gb", type="float", default=0.0, low=0.0, high=100_000.0,
-        help="GiB of decoder layers' weights on each device that are kept in the host's memory and streamed in "
-        "every step; the KV cache has the room",
+        help="GiB of decoder layers' weights per device to keep in host memory and stream in every step, which "
+        "leaves more room for the KV cache",
     ),
     Setting(
         name="kv_cache_dtype", default="auto",
-        help="type of the KV cache: fp8 (that is fp8_e4m3), fp8_e5m2, int8; auto is the model's, or fp8 where the "
-        "checkpoint was made for it", main=True
+        help="type of the KV cache: fp8 (fp8_e4m3), fp8_e5m2, int8; auto is the model's, or fp8 if the checkpoint "
+        "is made for it", main=True
     ),
     Setting(
         name="quantization_param_path",
@@ -179,11 +178,11 @@ _MEMORY = grouped(
     ),
     Setting(
         name="encoder_cache_tokens", type="int", low=1,
-        help="tokens of images, audio and video whose embeddings are kept, at least those of the largest item "
-        "(default: max-model-len, but 16384 to 32768)",
+        help="capacity in tokens of the cache for embeddings of images, audio and video, at least the largest item "
+        "(default: max-model-len, within 16384 to 32768)",
     ),
     Setting(
-        name="enable_prefix_caching", type="bool", default=True, help="reuse the KV cache of equal beginnings",
+        name="enable_prefix_caching", type="bool", default=True, help="reuse the cache of equal beginnings",
         main=True,
     ),
 )  # fmt: skip
@@ -193,48 +192,47 @@ _MEDIA = grouped(
     "engine",
     Setting(
         name="limit_mm_per_prompt", type="counts",
-        help="items a prompt may hold, as image=2,audio=1 or JSON (default: 16 of each kind)", main=True
+        help="maximum items of media in a prompt, as image=2,audio=1 or JSON (default: 16 of each kind)", main=True
     ),
-    Setting(name="mm_processor_kwargs", type="json", help="JSON of options for the model's processor of media"),
-    Setting(name="allowed_local_media_path", help="the folder file: URLs may read from (default: none)"),
+    Setting(name="mm_processor_kwargs", type="json", help="JSON options of the model's media processor"),
+    Setting(name="allowed_local_media_path", help="folder that file: URLs may read from (default: none)"),
     Setting(
         name="allowed_media_domains", type="list", default=(),
-        help="hosts media may be fetched from: names, *.example.com, or * for any public host (default: none)",
+        help="hosts from which media may be fetched: names, *.example.com, or * for any public host (default: none)",
     ),
     Setting(
         name="image_fetch_timeout", type="float", default=5.0, low=0.1, env=("VLLM_IMAGE_FETCH_TIMEOUT",),
-        help="seconds that fetching an image may take",
+        help="time limit in seconds for fetching an image",
     ),
     Setting(
         name="audio_fetch_timeout", type="float", default=10.0, low=0.1, env=("VLLM_AUDIO_FETCH_TIMEOUT",),
-        help="seconds that fetching audio may take",
+        help="time limit in seconds for fetching audio",
     ),
     Setting(
         name="video_fetch_timeout", type="float", default=30.0, low=0.1, env=("VLLM_VIDEO_FETCH_TIMEOUT",),
-        help="seconds that fetching a video may take",
+        help="time limit in seconds for fetching a video",
     ),
     Setting(
         name="media_timeout", type="float", default=30.0, low=0.1,
-        help="seconds that decoding and preparing an item of media may take",
+        help="time limit in seconds for decoding and preparing a media item",
     ),
     Setting(
         name="media_memory_mb", type="float", default=2048.0, low=64,
-        help="MiB of memory that decoding and preparing an item of media may take",
+        help="memory limit in MiB for decoding and preparing a media item",
     ),
-    Setting(name="max_media_mb", type="float", default=64.0, low=0.001, help="largest item of media in MiB"),
+    Setting(name="max_media_mb", type="float", default=64.0, low=0.001, help="maximum size of a media item in MiB"),
     Setting(
         name="max_decoded_mb", type="float", default=512.0, low=0.001,
-        help="MiB that the media of a request may have together once they are decoded",
+        help="maximum size in MiB of all decoded media of a request together",
     ),
     Setting(
-        name="max_image_pixels", type="int", default=64_000_000, low=1, help="pixels of an image or a frame of a video"
+        name="max_image_pixels", type="int", default=64_000_000, low=1, help="most pixels of an image or frame"
     ),
-    Setting(name="max_media_seconds", type="float", default=3600.0, low=0.1, help="length of audio or video"),
-    Setting(name="max_video_frames", type="int", default=768, low=1, help="frames taken from a video"),
+    Setting(name="max_media_seconds", type="float", default=3600.0, low=0.1, help="longest audio or video in s"),
+    Setting(name="max_video_frames", type="int", default=768, low=1, help="most frames sampled from a video"),
     Setting(
         name="confinement", default="auto", choices=("auto", "require", "off"),
-        help="side processes that decode give up files, network and rights: as far as the system lets them (auto), "
-        "entirely or not at all (require), or not (off)",
+        help="confine side processes as far as possible (auto), fully or fail (require), or not (off)",
     ),
 )  # fmt: skip
 
@@ -242,85 +240,86 @@ _SCHEDULING = grouped(
     "Scheduling",
     "engine",
     Setting(name="max_num_batched_tokens", type="int", low=1, help="most tokens in a step (default: 2048)", main=True),
-    Setting(name="max_num_seqs", type="int", default=256, low=1, help="most requests running at once", main=True),
+    Setting(name="max_num_seqs", type="int", default=256, low=1, help="maximum number of running requests", main=True),
     Setting(
         name="max_queue", type="int", default=4096, low=1,
-        help="requests of one API key that may wait; more are refused (429)",
+        help="maximum number of waiting requests per API key; more are refused (429)",
     ),
-    Setting(name="enable_chunked_prefill", type="bool", default=True, help="cut long prompts into steps"),
+    Setting(name="enable_chunked_prefill", type="bool", default=True, help="split long prompts over several steps"),
     Setting(
         name="max_itl_ms", type="float", low=0,
-        help="milliseconds between tokens of running answers to aim at while prompts enter (default: no limit)",
+        help="target milliseconds between tokens while prompts are computed (default: none)",
     ),
     Setting(
         name="scheduling_policy", default="fcfs", aliases=("policy",),
-        help="order of waiting requests: fcfs, priority, or a plugin's",
+        help="order of waiting requests: fcfs, priority, or a plugin's policy",
     ),
     Setting(
         name="guided_decoding_backend", default="auto",
-        help="what keeps answers to schemas and grammars where requests name nothing: auto, guidance, or a plugin's",
+        help="default grammar back end: auto, guidance, or a plugin's",
     ),
     Setting(
         name="logits_processors", type="list", default=(),
-        help="classes of batched logits processors, as package.module:Class; requests talk to them by vllm_xargs",
+        help="classes of batched logits processors, as package.module:Class; vllm_xargs has their arguments",
     ),
     Setting(
         name="structured_outputs_config", type="json", default={},
-        help='JSON of backend and enable_in_reasoning, as vLLM takes them, e.g. {"backend": "guidance"}',
+        help='JSON with backend and enable_in_reasoning, as in vLLM, e.g. {"backend": "guidance"}',
     ),
     Setting(
         name="speculative_config", type="json",
-        help='JSON of what drafts tokens, such as {"method": "ngram", "num_speculative_tokens": 5} (default: nothing)',
+        help='JSON options of speculative decoding, such as {"method": "ngram", "num_speculative_tokens": 5} '
+        "(default: none)",
     ),
     Setting(
         name="speculative_model",
-        help="what drafts: a smaller model with the same tokenizer, heads that were trained for the model, or [ngram] "
+        help="drafter: a smaller model with the same tokenizer, heads that were trained for the model, or [ngram] "
         "(prompt lookup)",
     ),
     Setting(
         name="speculative_model_quantization",
-        help="how the weights of a draft model are quantised (default: as its checkpoint has them)",
+        help="quantisation of the draft model's weights (default: as in its checkpoint)",
     ),
     Setting(
         name="speculative_max_model_len", type="int", low=1,
-        help="draft nothing for sequences longer than so many tokens (default: the draft model's own)",
+        help="draft nothing for sequences longer than this many tokens (default: the draft model's own limit)",
     ),
     Setting(
-        name="num_speculative_tokens", type="int", low=1, help="most tokens that are drafted at a time (default: 5)",
+        name="num_speculative_tokens", type="int", low=1, help="most tokens drafted at a time (default: 5)",
     ),
     Setting(
         name="speculative_disable_by_batch_size", type="int", low=0,
-        help="draft nothing while more requests are under way than these (default: no limit)",
+        help="draft nothing while more than this many requests are running (default: no limit)",
     ),
     Setting(
         name="spec_decoding_acceptance_method", default="rejection_sampler",
         choices=("rejection_sampler", "typical_acceptance_sampler"),
-        help="which drafts are accepted: those that the model says itself, or, where tokens are drawn, those that are "
-        "likely enough, which changes answers",
+        help="which drafts are accepted: those that the model itself would sample, or, for sampled tokens, those "
+        "that are likely enough, which changes answers",
     ),
     Setting(
         name="typical_acceptance_sampler_posterior_threshold", type="float", low=0.0, high=1.0,
-        help="likelihood from which a draft is typical at any rate (default: 0.09)",
+        help="likelihood at which a draft always counts as typical (default: 0.09)",
     ),
     Setting(
         name="typical_acceptance_sampler_posterior_alpha", type="float", low=0.0,
-        help="a draft is typical, too, that is likelier than so much of e to the minus entropy (default: 0.3)",
+        help="a draft is also typical if its likelihood exceeds this fraction of exp(-entropy) (default: 0.3)",
     ),
     Setting(
         name="ngram_prompt_lookup_max", type="int", low=1,
-        help="most last tokens of a sequence that prompt lookup looks for (default: 5)",
+        help="maximum number of last tokens that prompt lookup searches for (default: 5)",
     ),
     Setting(
         name="ngram_prompt_lookup_min", type="int", low=1,
-        help="least last tokens of a sequence that prompt lookup looks for (default: 2)",
+        help="minimum number of last tokens that prompt lookup searches for (default: 2)",
     ),
     Setting(
         name="async_scheduling", type="bool", env=("VLLM_DELAYED_SAMPLING",),
-        help="plan a step while the one before runs (default: where the platform gains by it)",
+        help="plan a step while the previous one runs (default: if the platform gains from it)",
     ),
     Setting(
         name="step_timeout", type="float", default=300.0, low=0.1, env=("VLLM_ENGINE_ITERATION_TIMEOUT_S",),
-        help="seconds after which a step counts as hung, and its engine is ended",
+        help="seconds after which a step counts as hung and its engine is ended",
     ),
     Setting(
         name="load_timeout", type="float", default=1800.0, low=0.1,
@@ -332,20 +331,20 @@ _SCHEDULING = grouped(
     ),
     Setting(
         name="torch_profiler_dir", env=("VLLM_TORCH_PROFILER_DIR",),
-        help="folder of profiles on demand, which torch's profiler records",
+        help="folder for on-demand profiles of torch's profiler",
     ),
     Setting(
         name="otlp_traces_endpoint",
-        help="URL that spans of requests are sent to by OpenTelemetry, such as http://localhost:4317",
+        help="OpenTelemetry URL for spans of requests, such as http://localhost:4317",
     ),
     Setting(
         name="otlp_traces_protocol", choices=("grpc", "http/protobuf"),
         env=("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"),
-        help="how they are sent (default: HTTP to port 4318 or a path that ends in /v1/traces, gRPC otherwise)",
+        help="protocol for spans (default: HTTP to port 4318 or a path that ends in /v1/traces, gRPC otherwise)",
     ),
     Setting(
         name="enable_sleep_mode", type="bool", default=False,
-        help="let the engine be told to give its memory back and to take it again: /sleep and /wake_up, LLM.sleep",
+        help="enable /sleep and /wake_up, and LLM.sleep, which release and restore the engine's memory",
     ),
 )  # fmt: skip
 
@@ -353,7 +352,7 @@ _ADAPTERS = grouped(
     "Adapters (LoRA)",
     "engine",
     Setting(
-        name="enable_lora", type="bool", default=False, help="serve adapters by name, beside the model as it is",
+        name="enable_lora", type="bool", default=False, help="serve adapters by name in addition to the base model",
         main=True,
     ),
     Setting(
@@ -363,12 +362,12 @@ _ADAPTERS = grouped(
     ),
     Setting(
         name="max_loras", type="int", default=1, low=1,
-        help="adapters that requests running together may use; each takes memory of the device",
+        help="maximum number of adapters in running requests; each takes device memory",
     ),
     Setting(name="max_lora_rank", type="int", default=16, low=1, high=1024, help="the largest rank of an adapter"),
     Setting(
         name="max_cpu_loras", type="int", low=1,
-        help="adapters kept on the host, at least max-loras (default: max-num-seqs)",
+        help="maximum number of adapters cached on the host, at least max-loras (default: max-num-seqs)",
     ),
     Setting(
         name="lora_dtype", default="auto", choices=("auto", "half", "float16", "bfloat16", "float", "float32"),
@@ -376,7 +375,7 @@ _ADAPTERS = grouped(
     ),
     Setting(
         name="lora_resolver_cache_dir", env=("VLLM_LORA_RESOLVER_CACHE_DIR",),
-        help="folder of folders with adapters, which are served by name when they are first asked for",
+        help="folder of adapter folders; each is loaded by its name on first use",
     ),
 )  # fmt: skip
 

@@ -80,11 +80,11 @@ def underscored(name: str) -> str:
 
 
 ARGUMENT = "argument "
-"""How the source of a value that came from Python begins; such a value is named as Python spells it."""
+"""The prefix of sources of values from Python. Messages spell the names of such values as in Python."""
 
 
 def spell_name(setting: Setting, source: str) -> str:
-    """The setting's name as it is written where its value came from."""
+    """The setting's name, spelled as in the source of its value."""
     return underscored(setting.name) if source.startswith(ARGUMENT) else dashed(setting.name)
 
 
@@ -126,12 +126,12 @@ def _spelled(setting: Setting, text: str) -> str:
 
 
 def is_neutral(setting: Setting, value: Any) -> bool:
-    """Whether a value asks for nothing that lsv does not do."""
+    """Whether a value asks for what lsv does anyway."""
     return setting.neutral is None or value is None or value in setting.neutral or ANYTHING in setting.neutral
 
 
 def not_neutral(setting: Setting, value: Any, source: str) -> ConfigError:
-    """The refusal of a value that would ask for something."""
+    """The error for a value that is not neutral."""
     expected = spell_neutral(setting.neutral or ()) or "left out"
     return ConfigError(
         f"{source}: {spell_name(setting, source)} must be {expected}, got {value!r}: {setting.instead}",
@@ -140,7 +140,7 @@ def not_neutral(setting: Setting, value: Any, source: str) -> ConfigError:
 
 
 def spell_neutral(values: Sequence[Any]) -> str:
-    """Neutral values as they are written, "a or b"; an empty one is as good as none, and not named."""
+    """Neutral values in words, as in "a or b", without empty values."""
     return " or ".join(spelled for one in values if (spelled := _spell(one)))
 
 

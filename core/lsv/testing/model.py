@@ -211,7 +211,7 @@ def chunks(size: int) -> Callable[[Mapping[int, Tokens]], Iterator[Rows]]:
 
 
 def singles(prompts: Mapping[int, Tokens]) -> Iterator[Rows]:
-    """All prompts side by side, a token of each in a step; the longest ends alone."""
+    """Compute all prompts side by side, one token of each in a step."""
     for position in range(max(map(len, prompts.values()))):
         yield [(sequence, 1) for sequence, ids in prompts.items() if position < len(ids)]
 

@@ -26,11 +26,11 @@ _MASKS = (torch.bool, torch.uint8)
 
 
 class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode that torch's compiler never sees. Torch would otherwise import the compiler, which takes a second."""
+    """A mode hidden from torch's compiler, because torch would otherwise import it, which takes a second."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Whether torch has its compiler pass over ``__torch_dispatch__``, which it imports the compiler for."""
+        """Whether torch lets its compiler skip ``__torch_dispatch__``, for which it imports the compiler."""
         return False
 
 

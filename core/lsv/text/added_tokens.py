@@ -1,4 +1,4 @@
-"""Tokens that a folder's other files name and its tokenizer.json lacks.
+"""Adds tokens that other files of a folder name and its tokenizer.json lacks.
 
 Files go in the order in which transformers reads them. Where tokenizer_config.json has ``added_tokens_decoder``,
 special_tokens_map.json and added_tokens.json are not read. Otherwise special_tokens_map.json replaces keys of
@@ -21,12 +21,12 @@ from lsv.text.backends import read_json
 log = logging.getLogger(__name__)
 
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-"""The keys of special tokens that have a purpose."""
+"""The keys of special tokens with a fixed role."""
 _FURTHER = ("extra_special_tokens", "additional_special_tokens")
 _DECODER = "added_tokens_decoder"
 _FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 _TEXTS = ("text_config", "llm_config", "language_config", "thinker_config")
-"""Where config.json may have the language model's keys."""
+"""Sections of config.json that may have the language model's keys."""
 
 
 def merge_settings(folder: Path) -> dict[str, Any]:
@@ -36,10 +36,10 @@ def merge_settings(folder: Path) -> dict[str, Any]:
 
 
 def add_missing(backend: tokenizers.Tokenizer, folder: Path, settings: Mapping[str, Any]) -> None:
-    """Add to a tokenizer the tokens that other files of its folder name. ``settings`` come from ``merge_settings``.
+    """Add the tokens that other files of the folder name. ``settings`` come from ``merge_settings``.
 
-    A token whose id the model of the folder does not have stays text. Raises ``CheckpointError`` for a token whose
-    stated id it can't get.
+    A token whose id exceeds the model's vocabulary stays text. Raises ``CheckpointError`` for a token that can't get
+    its stated id.
     """
     stated = dict(_stated(folder, settings))
     known = backend.get_added_tokens_decoder()
@@ -50,16 +50,20 @@ def add_missing(backend: tokenizers.Tokenizer, folder: Path, settings: Mapping[s
     for token in {token.content: token for token in changed}.values():
         if backend.token_to_id(token.content) is None:
             if limit is not None and backend.get_vocab_size() >= limit:
-                log.info("the model has no row for the token %r, so it stays text", token.content)
+                log.info("the model has no embedding for the token %r, so it is treated as text", token.content)
                 continue
             fresh.append(token.content)
         backend.add_tokens([token])
     if fresh:
-        log.info("%s lacks tokens that other files name; they are added: %s", folder / "tokenizer.json", _some(fresh))
+        log.info(
+            "%s lacks tokens that other files of the folder name; adding them: %s",
+            folder / "tokenizer.json",
+            _some(fresh),
+        )
     for id, token in stated.items():
         if token.content in fresh and backend.token_to_id(token.content) != id:
             raise CheckpointError(
-                f"{folder}: the added token {token.content!r} has the id {id}, but tokenizer.json leaves it only "
+                f"{folder}: the added token {token.content!r} has the id {id}, but tokenizer.json would give it "
                 f"{backend.token_to_id(token.content)}: save the tokenizer anew with transformers",
                 param="tokenizer",
             )
@@ -85,7 +89,7 @@ def _stated(folder: Path, settings: Mapping[str, Any]) -> Iterator[tuple[int, Ad
 
 
 def _special(settings: Mapping[str, Any]) -> Iterator[AddedToken]:
-    """The special tokens that have a purpose or a list of their own."""
+    """The special tokens with a fixed role or in a list of special tokens."""
     lists = [settings.get(key) or () for key in _FURTHER]
     further = [token for one in lists for token in (one.values() if isinstance(one, dict) else one)]
     for entry in (*(settings.get(key) for key in NAMED), *further):
@@ -102,7 +106,7 @@ def _read(entry: Any, **more: bool) -> AddedToken | None:
 
 
 def _model_tokens(folder: Path) -> int | None:
-    """How many tokens the folder's model has; None where config.json does not say."""
+    """How many tokens the folder's model has; None if config.json does not say."""
     config = read_json(folder / "config.json")
     for place in (config, *(config.get(key) for key in _TEXTS)):
         if isinstance(place, dict) and type(size := place.get("vocab_size")) is int:

@@ -43,23 +43,23 @@ class CallArguments(msgspec.Struct, frozen=True):
 
 
 Part = Text | Thought | CallBegin | CallArguments
-"""What an answer is made of, in the order in which the model wrote it."""
+"""A part of an answer. Parts come in the order in which the model wrote them."""
 
 
 class AnswerForm(msgspec.Struct, frozen=True, kw_only=True):
-    """What a parser is told about the answer it will read."""
+    """What a parser knows about the answer before reading it."""
 
     tools: Mapping[str, Mapping[str, Any]] = {}
     """Names of the functions that may be called, with the JSON schemas of their arguments."""
 
     hidden: Sequence[str] = ()
-    """Special tokens that are not shown to the reader of the answer."""
+    """Special tokens that are removed from the answer."""
 
     prompt_end: str = ""
     """The end of the prompt: templates may have opened or closed the thinking there."""
 
     bounded: bool = False
-    """Whether a budget may end the thoughts before the model does."""
+    """Whether a token budget may end the thoughts."""
 
 
 class AnswerParser(Protocol):
@@ -70,72 +70,76 @@ class AnswerParser(Protocol):
 
     @property
     def thinking(self) -> bool:
-        """Whether the text so far ends inside of thoughts."""
+        """Whether the text so far ends inside thoughts."""
         ...
 
     def push(self, text: str) -> Sequence[Part]:
-        """What is certain once ``text`` is known."""
+        """Read more text; returns the parts that are certain now."""
         ...
 
     def end(self) -> Sequence[Part]:
-        """What was held back, at the end of the answer."""
+        """End the answer; returns the parts held back so far."""
         ...
 
 
 @runtime_checkable
 class KnowsThoughts(Protocol):
-    """What a parser of thoughts is made by may have this, too: forms that hold after the thoughts, and budgets of
-    thoughts, need it. Without it, a form holds from the first token on.
+    """An optional interface of the factory of a parser of thoughts.
+
+    Forms that apply after the thoughts need it, and so do budgets of thoughts. Without it, a form applies from the
+    first token on.
     """
 
     def thoughts_after(self, prompt_end: str) -> Thinking | None:
-        """How an answer thinks behind a prompt with this end; None where it does not."""
+        """How an answer thinks after a prompt with this end; None if it does not think."""
         ...
 
 
 class Spelling(Protocol):
-    """How a grammar in Lark writes texts and schemas for one tokenizer."""
+    """Writes texts and schemas in a Lark grammar for one tokenizer."""
 
     def text(self, text: str) -> list[str]:
-        """Strings, and special tokens by their numbers."""
+        """A text as strings, with special tokens by number."""
         ...
 
     def plain(self, text: str) -> str:
-        """One string, whatever it says."""
+        """A text as one string, without special tokens."""
         ...
 
     def json(self, schema: Mapping[str, Any]) -> str:
-        """JSON that a schema allows."""
+        """A rule for JSON that matches a schema."""
         ...
 
 
 class CallGrammar(Protocol):
-    """What holds a model to a form of calls; grammars are written in Lark, as llguidance reads it."""
+    """A grammar that forces calls in one form. It is written in Lark, as llguidance reads it."""
 
     @property
     def open(self) -> str:
-        """What begins calls, and stands nowhere else in an answer; empty where nothing does."""
+        """Text that begins calls and appears nowhere else in an answer; empty if there is none."""
         ...
 
     @property
     def repeats(self) -> bool:
-        """Whether ``open`` and the rules may come again, after white space."""
+        """Whether ``open`` and the calls may repeat, after white space."""
         ...
 
     def rules(
         self, functions: Mapping[str, Mapping[str, Any]], spelling: Spelling, *, many: bool
     ) -> Sequence[str] | None:
-        """The rule ``calls`` of what follows ``open``, and those that it needs: one call of one of ``functions``, or
-        also more if there may be ``many``. None where this form can't hold arguments to one of the schemas.
+        """The rule ``calls`` for the text after ``open``, and the rules that it needs.
+
+        It allows one call of one of ``functions``, or several if ``many``. None if this form can't express arguments of
+        one of the schemas.
         """
         ...
 
 
 class ModelParser(msgspec.Struct, frozen=True):
-    """A parser for one model: a plugin's own, or one that is derived from the model's chat template."""
+    """A parser for one model: a plugin's own, or one derived from the model's chat template."""
 
     make: Callable[[AnswerForm], AnswerParser]
     marks: tuple[str, ...]
-    """What it looks for, as in an offer of a parser."""
+    """The texts that it looks for, as in an offer of a parser."""
     grammar: CallGrammar | None = None
-    """What holds the model to calls in the form that it reads, where it is derived."""
+    """The grammar of the calls that it reads, if the parser is derived."""

@@ -30,13 +30,13 @@ log = logging.getLogger(__name__)
 
 Message = Mapping[str, Any]
 ContentFormat = Literal["auto", "string", "openai"]
-"""How a template gets contents: as text, as a list of parts, or as it reads them."""
+"""The form of contents for a template: text, a list of parts, or whatever the template reads."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _DEFAULT, _WITH_TOOLS = "default", "tool_use"
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 _KEPT = 8
-"""Templates that stay compiled."""
+"""Size of the cache of compiled templates."""
 
 
 class ChatTemplates:
@@ -52,7 +52,7 @@ class ChatTemplates:
         return bool(self._templates)
 
     def has(self, name: str) -> bool:
-        """Whether a template is one of the tokenizer's own, by its name."""
+        """Whether the tokenizer has a template of this name."""
         return name in self._templates
 
     def render(
@@ -70,7 +70,7 @@ class ChatTemplates:
         """The conversation as text. ``template`` is a template's text, or the name of one of several.
 
         With ``continue_final_message`` the text ends where the last message's content does.
-        Raises ``BadRequest`` where there is no template, or where the template refuses or can't digest its input.
+        Raises ``BadRequest`` if there is no template, or if the template fails or refuses its input.
         """
         if not messages:
             raise BadRequest("messages must not be empty", param="messages")
@@ -117,7 +117,7 @@ class ChatTemplates:
         )
 
     def _load(self, source: str) -> _Loaded:
-        """A template to render, and the forms it reads. The last few stay compiled."""
+        """The compiled template and the forms that it reads, cached."""
         found = self._loaded.pop(source, None) or self._compile(source)
         self._loaded[source] = found
         for oldest in list(self._loaded)[:-_KEPT]:
@@ -145,20 +145,20 @@ class _Loaded(NamedTuple):
 
 
 def is_name(template: str) -> bool:
-    """Whether what was given as a template is only a name of one."""
+    """Whether ``template`` is the name of a template, not its text."""
     return _NAME.fullmatch(template) is not None
 
 
 def read_templates(directory: Path, declared: object) -> dict[str, str]:
     """The templates of a tokenizer folder by name.
 
-    As in transformers, a processor's own template comes first, then files, then what ``declared`` says, of
+    As in transformers, a processor's own template comes first, then template files, then ``declared``, the entry of
     tokenizer_config.json.
     """
     own = _read_processor_template(directory)
     if own is not None:
         if declared is not None and declared != own:
-            log.info("%s: the processor's chat template goes before that of tokenizer_config.json", directory)
+            log.info("%s: using the processor's chat template instead of the one in tokenizer_config.json", directory)
         declared = own
     elif templates := _read_files(directory):
         return templates
@@ -168,12 +168,14 @@ def read_templates(directory: Path, declared: object) -> dict[str, str]:
     for entry in declared if isinstance(declared, list) else ():
         pairs.append((entry.get("name"), entry.get("template")) if isinstance(entry, dict) else (None, None))
     if not all(isinstance(text, str) for pair in pairs for text in pair):
-        raise CheckpointError(f"{directory}: each of several chat templates must have a name and a template, as texts")
+        raise CheckpointError(
+            f"{directory}: each of several chat templates must have a name and a template, both strings"
+        )
     return {str(name): str(text) for name, text in pairs}
 
 
 def _read_files(directory: Path) -> dict[str, str]:
-    """The templates in files of their own."""
+    """The templates in their own files."""
     file = directory / "chat_template.jinja"
     templates = {_DEFAULT: read_text(file)} if file.is_file() else {}
     for extra in sorted((directory / "additional_chat_templates").glob("*.jinja")):
@@ -182,8 +184,10 @@ def _read_files(directory: Path) -> dict[str, str]:
 
 
 def _read_processor_template(directory: Path) -> object:
-    """The chat template that a processor's JSON files have; None for a folder without a processor."""
-    from lsv.text.backends import read_json  # the process that renders templates needs no tokenizer
+    """The chat template in a processor's JSON files; None for a folder without a processor."""
+    from lsv.text.backends import (
+        read_json,
+    )  # imported here because the process that renders templates needs no tokenizer
 
     config = directory / "processor_config.json"
     if not (config.is_file() or (directory / "preprocessor_config.json").is_file()):
@@ -193,8 +197,10 @@ def _read_processor_template(directory: Path) -> object:
 
 
 def _prepare(message: Message, forms: MessageForms, content_format: ContentFormat) -> dict[str, Any]:
-    """A message as the template reads it: its content and the arguments of its calls in the forms that it shows, fields
-    that are None and empty lists of calls left out, reasoning under the names in use.
+    """A message as the template reads it.
+
+    Its content and the arguments of its calls get the forms that the template shows. Fields that are None and empty
+    lists of calls are left out. Reasoning gets all names that templates use.
     """
     prepared = {name: value for name, value in message.items() if value is not None}
     reasoning = next((prepared[name] for name in _REASONING_NAMES if name in prepared), None)
@@ -212,7 +218,7 @@ def _prepare(message: Message, forms: MessageForms, content_format: ContentForma
 
 
 def _form_content(content: Any, forms: MessageForms, role: str, content_format: ContentFormat) -> Any:
-    """A content as text or as parts: as ``content_format`` says, or as the template reads messages of this role."""
+    """A content as text or as parts, by ``content_format`` or by what the template reads for this role."""
     if content_format == "auto":
         wanted = forms.content(role, content)
     else:
@@ -230,13 +236,13 @@ def _prepare_call(call: Any, forms: MessageForms) -> Any:
 
 
 def _mark_end(message: Message, mark: str) -> dict[str, Any]:
-    """A message whose text ends in ``mark`` and a blank: the blank goes where the template trims the text."""
+    """A message whose text ends in ``mark`` and a space. The space disappears if the template trims texts."""
     content = message.get("content")
     if not isinstance(content, list | tuple):
         return {**message, "content": f"{content or ''}{mark} "}
     texts = [index for index, part in enumerate(content) if isinstance(part, Mapping) and "text" in part]
     if not texts:
-        raise BadRequest("continue_final_message: the last message has no text", param="continue_final_message")
+        raise BadRequest("continue_final_message needs text in the last message", param="continue_final_message")
     parts = list(content)
     parts[texts[-1]] = {**parts[texts[-1]], "text": f"{parts[texts[-1]]['text']}{mark} "}
     return {**message, "content": parts}
@@ -247,15 +253,17 @@ def _cut_at(text: str, mark: str) -> str:
     before, found, after = text.rpartition(mark)
     if not found:
         raise BadRequest(
-            "continue_final_message: the chat template does not show the last message as it was given",
+            "continue_final_message: this chat template changes the last message: leave it out",
             param="continue_final_message",
         )
     return before if after.startswith(" ") else before.rstrip()
 
 
 def _flatten(parts: Sequence[Any]) -> str:
-    """One text of all parts. Where texts have marks of media in them, these are in their places already: as many parts
-    with the same mark add nothing, the last ones first.
+    """All parts joined to one text.
+
+    If texts contain marks of media, that many media parts with the same mark add no further marks, the last parts
+    first.
     """
     read = [(part.get("text"), part.get("mark")) if isinstance(part, Mapping) else (part, None) for part in parts]
     written = "\n".join(text for text, _ in read if isinstance(text, str))
@@ -267,7 +275,9 @@ def _flatten(parts: Sequence[Any]) -> str:
             continue
         said = mark if text is None else text
         if not isinstance(said, str):
-            raise BadRequest("content: every part must be a text for this model's chat template", param="messages")
+            raise BadRequest(
+                "content: this model's chat template takes text parts only; leave the other parts out", param="messages"
+            )
         texts.append(said)
     return "\n".join(reversed(texts))
 

@@ -1,4 +1,4 @@
-"""The arguments of an offline chat, checked for their form."""
+"""Checks the form of an offline chat's arguments."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from lsv.errors import BadRequest
 
 
 def list_conversations(messages: Any) -> Sequence[Any]:
-    """One conversation, or each of several, as a list of them. Raises ``BadRequest`` for anything else.
+    """One or several conversations, as a list of conversations. Raises ``BadRequest`` for anything else.
 
-    Messages themselves are checked where they are read.
+    The messages themselves are checked later, when they are read.
     """
     if not isinstance(messages, list | tuple):
         raise BadRequest(
@@ -23,11 +23,11 @@ def list_conversations(messages: Any) -> Sequence[Any]:
 
 
 def check_chat_options(tools: object, template: object, template_kwargs: object, processor_kwargs: object) -> None:
-    """Raises ``BadRequest`` for options of ``LLM.chat`` of another form, which templates may not notice."""
+    """Raises ``BadRequest`` for malformed options of ``LLM.chat``, which a template could silently ignore."""
     if tools is not None and not (isinstance(tools, list | tuple) and all(isinstance(tool, Mapping) for tool in tools)):
         raise BadRequest(f"tools must be a list of mappings, got {tools!r:.100}", param="tools")
     if template is not None and not isinstance(template, str):
-        raise BadRequest(f"chat_template must be a text, got {template!r:.100}", param="chat_template")
+        raise BadRequest(f"chat_template must be a string, got {template!r:.100}", param="chat_template")
     for name, given in (("chat_template_kwargs", template_kwargs), ("mm_processor_kwargs", processor_kwargs)):
         if given is not None and not isinstance(given, Mapping):
             raise BadRequest(f"{name} must be a mapping, got {given!r:.100}", param=name)

@@ -10,7 +10,7 @@ from lsv.errors import BadRequest
 from lsv.request.params import Side
 
 _PROBES = ("a", "0", ".")
-"""Texts that tell where special tokens end and text begins; vocabularies without one have another."""
+"""Texts that reveal where special tokens end and text begins. Several, because a vocabulary may lack some."""
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -23,12 +23,12 @@ class Frame(msgspec.Struct, frozen=True):
     """After the text, such as EOS or SEP."""
 
     bos: int | None = None
-    """The tokenizer's BOS, which chat templates write themselves where the tokenizer adds none."""
+    """The tokenizer's BOS, which chat templates write themselves if the tokenizer adds none."""
 
     def truncate(self, ids: Sequence[int], keep: int, side: Side) -> tuple[int, ...]:
-        """At most ``keep`` of the ids: special tokens at either end stay, text is dropped on the given side.
+        """Keep at most ``keep`` ids: special tokens at both ends stay, text is dropped on ``side``.
 
-        Raises ``BadRequest`` where the special tokens alone leave no room for text.
+        Raises ``BadRequest`` if the special tokens leave no room for text.
         """
         ids = tuple(ids)
         if len(ids) <= keep:
@@ -37,7 +37,7 @@ class Frame(msgspec.Struct, frozen=True):
         room = keep - first - last
         if room < 1:
             raise BadRequest(
-                f"truncating this prompt to {keep} tokens leaves no text beside {first + last} special tokens: "
+                f"truncating this prompt to {keep} tokens leaves no text besides {first + last} special tokens: "
                 f"keep at least {first + last + 1}",
                 param="truncate_prompt_tokens",
             )
@@ -46,7 +46,7 @@ class Frame(msgspec.Struct, frozen=True):
         return (*ids[:first], *text, *ids[stop:])
 
     def _lengths(self, ids: tuple[int, ...]) -> tuple[int, int]:
-        """How many tokens at the beginning and at the end of a prompt are special ones of the tokenizer."""
+        """How many special tokens a prompt has at the beginning and at the end."""
         first = len(self.head) if ids[: len(self.head)] == self.head else 0
         if not first and self.bos is not None and ids[:1] == (self.bos,):
             first = 1
@@ -55,7 +55,7 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 def find_frame(encode: Callable[[str, bool], Sequence[int]], bos: int | None) -> Frame:
-    """The frame of a tokenizer: ``encode`` takes a text, and whether special tokens are added."""
+    """Find the frame of a tokenizer. ``encode`` takes a text and whether to add special tokens."""
     for probe in _PROBES:
         text, framed = tuple(encode(probe, False)), tuple(encode(probe, True))
         for start in range(len(framed) - len(text) + 1 if text else 0):

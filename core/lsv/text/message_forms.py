@@ -1,8 +1,8 @@
-"""The form of messages that a chat template reads, found by rendering each form of a short conversation.
+"""Finds the form of messages that a chat template expects, by rendering a short conversation in each form.
 
-Templates differ in four things that no field of theirs says: whether contents are texts or lists of parts, whether the
-arguments of calls are objects or JSON text, and whether a message without content has null or an empty text. A form is
-read where the words in it come out, and not as Python writes a list or a dictionary.
+Templates differ in ways that no field declares: contents are texts or lists of parts, arguments of calls are objects or
+JSON text, and a message without content has null, an empty text or no field. A form works if its words appear in the
+prompt, but not as Python prints a list or a dictionary.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lsv.text.messages import read_arguments, write_arguments
 
 Messages = Sequence[Mapping[str, Any]]
 Render = Callable[[Messages, "Sequence[Mapping[str, Any]] | None"], "str | None"]
-"""Renders a conversation and tools without a generation prompt; None where the template fails or refuses."""
+"""Renders a conversation and tools without a generation prompt; None if the template fails or refuses."""
 
 ContentForm = Literal["text", "parts"]
 
@@ -23,7 +23,7 @@ _ABSENT: Any = ...
 _EMPTY = (None, "", _ABSENT)
 _FIRST, _SECOND = "Qalpha", "Qbeta"
 _MOST = 64
-"""Answers that are kept: clients name roles as they like."""
+"""Limit on cached answers, because clients may invent roles."""
 
 _PARTS = [{"type": "text", "text": _FIRST}, {"type": "text", "text": _SECOND}]
 _PRINTED_PARTS = (f"'text': '{_FIRST}'", f'"text": "{_FIRST}"', f'"text":"{_FIRST}"')
@@ -32,7 +32,7 @@ _PRINTED_OBJECT = ("'qkey':",)
 _PRINTED_ARGUMENTS = (*_PRINTED_OBJECT, '\\"qkey\\"')
 _USER = {"role": "user", "content": "Quser"}
 _ID = "q23456789"
-"""Nine letters and digits, which the templates of Mistral ask for."""
+"""Nine letters and digits, which Mistral's templates require."""
 
 _PROPERTIES = {"qname": {"type": "string", "description": "Qfield"}}
 _TOOLS: Sequence[Mapping[str, Any]] = [
@@ -45,11 +45,11 @@ _TOOLS: Sequence[Mapping[str, Any]] = [
         },
     }
 ]
-"""Some templates show calls only where there are tools."""
+"""Needed because some templates show calls only if there are tools."""
 
 
 class MessageForms:
-    """The forms that one template reads. Each question is answered once, when a message first asks it."""
+    """The forms that one template reads, each found when a message first needs it."""
 
     def __init__(self, render: Render) -> None:
         self._render = render
@@ -66,7 +66,7 @@ class MessageForms:
         return known
 
     def content(self, role: str, given: str | Sequence[Any]) -> ContentForm:
-        """The form for a content: its own, unless the template reads only the other."""
+        """The form for a content: its own, unless the template reads only the other one."""
         if isinstance(given, str):
             return "text" if self.reads(role, "text") or not self.reads(role, "parts") else "parts"
         return "parts" if self.reads(role, "parts") else "text"
@@ -78,7 +78,7 @@ class MessageForms:
         return not as_object and self._shows_calls(write_arguments(_ARGUMENTS), _PRINTED_OBJECT)
 
     def _shows_calls(self, arguments: Any, printed: Sequence[str]) -> bool:
-        """Whether a call with such arguments is written, and not ``printed``."""
+        """Whether the template shows a call with such arguments, and not as in ``printed``."""
         return any(_shows_call(self._render(_call(empty, arguments), _TOOLS), printed) for empty in _EMPTY)
 
     def arguments(self, given: Any) -> Any:
@@ -86,9 +86,9 @@ class MessageForms:
         return write_arguments(given) if self.joins_arguments else read_arguments(given)
 
     def without_content(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """A message whose calls stand alone, with the content that the template asks for beside calls.
+        """A message with calls and no content, with the empty content that the template expects.
 
-        That is the message's own, unless the template fails on it, loses the calls then, or prints ``None``.
+        That is the message's own, unless the template fails on it, drops the calls, or prints ``None``.
         """
         given = message.get("content", _ABSENT)
         if given not in self._empty:
@@ -113,7 +113,7 @@ class MessageForms:
         return next((empty for empty in (given, *_EMPTY) if printed.get(empty) == fewest), given)
 
     def _conversations(self, role: str, content: Any) -> list[list[Mapping[str, Any]]]:
-        """Conversations with one message of this role and content; templates refuse some orders of roles."""
+        """Conversations with one message of this role and content. Several, because templates refuse some orders."""
         message = {"role": role, "content": content}
         match role:
             case "user":

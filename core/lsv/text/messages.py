@@ -1,4 +1,4 @@
-"""What chat templates expect of messages that is not as the OpenAI API has it, in every frontend."""
+"""Converts messages where chat templates expect another form than OpenAI's API, for every frontend."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 _TRIES = 4
-"""How many places are tried at which cut arguments may have been whole."""
+"""How many cut points to try when completing truncated arguments."""
 
 _CLOSERS = {"{": "}", "[": "]"}
 
@@ -20,19 +20,19 @@ def template_role(role: str) -> str:
 
 
 class Turn(NamedTuple):
-    """What the order of a message hangs on."""
+    """The fields of a message that decide its order."""
 
     calls: Sequence[str] = ()
-    """The ids of its calls, empty where they have none."""
+    """The ids of its calls, empty for calls without ids."""
     answered: str | None = None
-    """The id of the call whose result it is, empty for a result without one; None for another message."""
+    """The id of the call that it answers, empty for a result without an id; None for other messages."""
 
 
 def order_results(turns: Sequence[Turn]) -> list[int]:
-    """The places of messages in the order in which templates get them: results stand in the order of their calls.
+    """The places of messages in the order for templates: results in the order of their calls.
 
-    Templates match the two by their order, clients by ids: they send results as they come. A result of no call before
-    it, as where a history was trimmed, keeps its place.
+    Templates match results to calls by order. Clients match them by id and may send results in any order. A result
+    whose call is missing, as in a trimmed history, keeps its place.
     """
     order = list(range(len(turns)))
     first = 0
@@ -50,10 +50,10 @@ def order_results(turns: Sequence[Turn]) -> list[int]:
 
 
 def read_arguments(given: Any) -> dict[str, Any]:
-    """The arguments of an earlier call as an object. Clients send the JSON text that they were sent.
+    """The arguments of an earlier call as an object. Clients send back the JSON text that they received.
 
-    Null and an empty text mean no arguments. The text of a call that was cut off is completed: the object keeps all
-    whole values and the beginning of a cut text. Any other text or value becomes the single argument ``arguments``.
+    Null and an empty text mean no arguments. The text of a truncated call is completed: the object keeps all complete
+    values and the beginning of a truncated string. Any other text or value becomes the single argument ``arguments``.
     """
     if isinstance(given, dict):
         return given
@@ -73,15 +73,15 @@ def write_arguments(given: Any) -> str:
 
 
 def _parse(text: str) -> Any:
-    """The value of a JSON text, of one that was cut, or the text itself where it is neither."""
+    """The value of a JSON text, complete or truncated; the text itself if it is neither."""
     try:
         return msgspec.json.decode(text)
     except (ValueError, RecursionError):
         pass
     for tried in (text, *_completed(text)):
         try:
-            value = json.loads(tried, strict=False)  # models write line breaks in texts as they are
-            json.dumps(value, ensure_ascii=False).encode()  # and halves of surrogates, which no prompt can have
+            value = json.loads(tried, strict=False)  # models write raw line breaks in strings
+            json.dumps(value, ensure_ascii=False).encode()  # refuses lone surrogates, which no prompt can contain
         except (ValueError, RecursionError):
             continue
         return value
@@ -89,7 +89,7 @@ def _parse(text: str) -> Any:
 
 
 def _completed(text: str) -> Iterator[str]:
-    """Ways to complete a cut JSON object: at its end, and after each of the last values before that."""
+    """Ways to complete a truncated JSON object: at its end, and after each of the last values before it."""
     if not text.lstrip().startswith("{"):
         return
     opened: list[str] = []

@@ -1,4 +1,4 @@
-"""The parsers of one model's answers: what plugins offer, tried with what the chat template writes."""
+"""Chooses the parsers of a model's answers by checking that they read back what its chat template writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lsv.text.round_trip import Case, RoundTrip, Schemas, Write, Written, force_
 
 
 class Choice(NamedTuple, Generic[Offer]):
-    """A parser for a model, and why it is the one; None where there is none."""
+    """The parser chosen for a model, or None, with the reason."""
 
     offer: Offer | None
     parser: ModelParser | None
@@ -22,9 +22,9 @@ class Choice(NamedTuple, Generic[Offer]):
 
 
 class AnswerParsers:
-    """The parsers of answers for one model: what plugins offer, tried with what its chat template writes.
+    """Chooses the parsers of one model.
 
-    ``template`` is its source, empty where there is none; ``write`` renders answers with it.
+    ``template`` is the source of its chat template, empty if it has none; ``write`` renders answers with it.
     """
 
     def __init__(self, catalog: Catalog, template: str, architecture: str, write: Write) -> None:
@@ -35,8 +35,9 @@ class AnswerParsers:
         self._derived: dict[str, ModelParser | None] = {}
 
     def choose_thoughts(self, named: str | None) -> Choice[ReasoningParserOffer]:
-        """The parser of thoughts: one that knows the template, or else one that is derived from it. Raises
-        ``ConfigError`` for an unknown name, and for one that can't be derived.
+        """Choose the parser of thoughts: one that knows the template, or else one derived from it.
+
+        Raises ``ConfigError`` for an unknown name, or if a named parser can't be derived.
         """
         kind = ReasoningParserOffer
         offer, why = choose_parser(
@@ -49,8 +50,9 @@ class AnswerParsers:
         return Choice(offer, None if offer is None else self._make(offer), why)
 
     def choose_calls(self, named: str | None, thoughts: ModelParser | None) -> Choice[ToolParserOffer]:
-        """The parser of calls, which must read back what the chat template writes, after ``thoughts``. Raises as
-        ``choose_thoughts`` does.
+        """Choose the parser of calls. After ``thoughts``, it must read back the calls that the chat template writes.
+
+        Raises as ``choose_thoughts``.
         """
         written = write_calls(self._write)
         make_thoughts = None if thoughts is None else thoughts.make
@@ -68,8 +70,10 @@ class AnswerParsers:
         return Choice(offer, None if offer is None else self._make(offer), why)
 
     def derive_grammar(self, calls: ModelParser, thoughts: ModelParser | None) -> CallGrammar | None:
-        """What holds a model to calls as its template writes them; None where these are not understood, or where
-        ``calls`` does not read them at the beginning of an answer, and after ``thoughts``.
+        """Derive a grammar of calls from the chat template.
+
+        None if the template's calls are not understood, or if ``calls`` can't read them at the beginning of an answer
+        and after ``thoughts``.
         """
         make_thoughts = None if thoughts is None else thoughts.make
         for offer in self._catalog.offers(ToolParserOffer):
@@ -82,7 +86,7 @@ class AnswerParsers:
         return None
 
     def find(self, offer: AnswerParserOffer) -> ModelParser | None:
-        """The parser of an offer; None for one that can't be derived."""
+        """The parser of an offer; None if it can't be derived."""
         if not offer.derives:
             return ModelParser(self._catalog.load(offer), offer.marks)
         if offer.load not in self._derived:
@@ -93,12 +97,12 @@ class AnswerParsers:
         found = self.find(offer)
         if found is None:
             raise ConfigError(
-                f"the chat template shows nothing that a {KINDS[type(offer)].noun} can be derived from; name another "
-                f"than {offer.name}, or leave the option out"
+                f"no {KINDS[type(offer)].noun} can be derived from this chat template; name another one than "
+                f"{offer.name}, or leave the option out"
             )
         return found
 
 
 def _write_nothing(cases: Mapping[str, Case], schemas: Schemas) -> Sequence[Written]:
-    """What a model without a chat template shows."""
+    """For a model without a chat template."""
     return ()

@@ -194,7 +194,7 @@ class PromptReader:
 
 def _read_ids(ids: Any, name: str) -> tuple[int, ...]:
     if not _is_listed(ids):
-        raise BadRequest(f"{name} must be a text, a list of token ids or a mapping, got {ids!r:.100}", param=name)
+        raise BadRequest(f"{name} must be a string, a list of token ids or a mapping, got {ids!r:.100}", param=name)
     return tuple(ids)
 
 
@@ -257,14 +257,15 @@ def list_prompts(
     if not _is_listed(given):
         name = "prompts" if prompts is not None else "prompt_token_ids"
         raise BadRequest(
-            f"{name} must be a text, a list of token ids, a mapping, or a list of these, got {given!r:.100}", param=name
+            f"{name} must be a string, a list of token ids, a mapping, or a list of these, got {given!r:.100}",
+            param=name,
         )
     listed = list(given)
     return [listed] if listed and _is_id(listed[0]) else listed
 
 
 def _is_listed(value: object) -> bool:
-    """Whether a value has an order: a list, tuple, array or iterator, but no text and no bytes."""
+    """Whether a value is a sequence: a list, tuple, array or iterator, but not a string or bytes."""
     return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | Set)
 
 

@@ -23,7 +23,7 @@ _MODULE = "lsv.text.request_templates"
 _PROCESSES = 2
 _FLAG_CHARACTERS = 256
 _FLAG_NUMBER = 1 << 16
-"""Templates repeat texts and loop by numbers: a larger one than this is no flag."""
+"""Larger numbers than this are not flags, because templates may repeat texts or loop by a number."""
 _OPTIONS = {"time": " (--api-template-timeout)", "memory": " (--api-template-memory-mb)", "crash": ""}
 
 

@@ -1,7 +1,8 @@
-"""Whether parsers read back the calls and thoughts that a chat template writes.
+"""Checks that parsers read back the calls and thoughts that a chat template writes.
 
-A template shows how its model writes calls: earlier calls of a conversation are in the prompt. So a history with calls
-is rendered, what the model would have written is cut out, and the parsers read it, whole and in pieces.
+A template shows how its model writes calls, because earlier calls of a conversation are in the prompt. The check
+renders a history with calls, cuts out what the model would have written, and has the parsers read it, whole and in
+pieces.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from lsv.text.answer_parser import AnswerForm, AnswerParser, CallArguments, Call
 
 MakeParser = Callable[[AnswerForm], AnswerParser]
 Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]], bool], str]
-"""Messages, tools, and whether the header of an answer follows -> the prompt. Raises ``BadRequest``."""
+"""(messages, tools, add_generation_prompt) -> the prompt. Raises ``BadRequest``."""
 Call = tuple[str, dict[str, Any]]
 
 _SCHEMAS: dict[str, dict[str, Any]] = {
@@ -39,7 +40,7 @@ _FIRST: Call = ("get_forecast", {"city": 'Sankt "Veit"', "days": 3})
 
 
 class Case(NamedTuple):
-    """What an earlier answer of a conversation holds."""
+    """The parts of an earlier answer in a conversation."""
 
     calls: tuple[Call, ...] = ()
     text: str = ""
@@ -56,14 +57,14 @@ _CASES: Mapping[str, Case] = {
 Schemas = Mapping[str, Mapping[str, Any]]
 """The JSON schemas of functions' arguments, by name."""
 Write = Callable[[Mapping[str, Case], Schemas], Sequence["Written"]]
-"""Renders answers with a model's chat template: what :func:`write_answers` gives for one."""
+"""Renders answers with a model's chat template, as :func:`write_answers` does."""
 _BROKEN_MARK = re.compile(r"[<\[][^<>\[\]]*\Z")
 _PIECES = (0, 1, 7)
-"""How many characters come at once; 0 for all."""
+"""How many characters the parsers get at once; 0 for all."""
 
 
 class Written(NamedTuple):
-    """What a model writes, as its template shows it."""
+    """An answer as the model would write it, according to its template."""
 
     name: str
     """The name of the case."""
@@ -71,27 +72,27 @@ class Written(NamedTuple):
     prompt: str
     answer: str
     cut: bool
-    """Whether the prompt goes on where the history does not: templates open thoughts, and leave them out later."""
+    """Whether the prompt has text that the history lacks: some templates open thoughts and later leave them out."""
 
 
 class RoundTrip(msgspec.Struct, frozen=True):
-    """What came of reading back."""
+    """The result of reading answers back."""
 
     held: Sequence[str] = ()
-    """What was read as it was written."""
+    """Names of cases that were read as written."""
     failed: Sequence[str] = ()
 
     @property
     def proves(self) -> bool:
-        """Whether the template writes calls, and all were read."""
+        """Whether the template writes calls and all of them were read back."""
         return bool(self.held) and not self.failed
 
     def __str__(self) -> str:
         if not self.held and not self.failed:
-            return "the template shows no calls, so that they are read is not proved"
+            return "the chat template shows no calls, so this could not be checked"
         if self.failed:
-            return f"of what the template writes it does not read {', '.join(self.failed)}"
-        return f"it reads what the template writes: {', '.join(self.held)}"
+            return f"it can't read back what the template writes for {', '.join(self.failed)}"
+        return f"it reads back what the template writes: {', '.join(self.held)}"
 
 
 def write_calls(write: Write) -> Sequence[Written]:
@@ -100,7 +101,7 @@ def write_calls(write: Write) -> Sequence[Written]:
 
 
 def write_answers(render: Render, cases: Mapping[str, Case], schemas: Schemas) -> list[Written]:
-    """The answers that a template shows. A case that it refuses, or does not write whole, is left out."""
+    """The answers that a template shows, without cases that it refuses or does not write in full."""
     tools = [
         {"type": "function", "function": {"name": name, "description": "Looks it up", "parameters": schema}}
         for name, schema in schemas.items()
@@ -115,7 +116,7 @@ def write_answers(render: Render, cases: Mapping[str, Case], schemas: Schemas) -
 
 
 def read_back(written: Sequence[Written], make_tools: MakeParser, make_thoughts: MakeParser | None) -> RoundTrip:
-    """Which answers two parsers read as they were written."""
+    """Check which answers the two parsers read as they were written."""
     held, failed = list[str](), list[str]()
     for one in written:
         reads = all(_read(one, make_tools, make_thoughts, size) == list(one.case.calls) for size in _PIECES)
@@ -124,7 +125,7 @@ def read_back(written: Sequence[Written], make_tools: MakeParser, make_thoughts:
 
 
 def force_calls(written: Sequence[Written], open: str, make_thoughts: Any) -> list[Written]:
-    """The same answers as a form begins them that calls must have: with ``open``, and right after the thoughts."""
+    """The answers as a grammar of forced calls begins them: with ``open``, and right after the thoughts."""
     found: list[Written] = []
     for one in written:
         _, begin, rest = one.answer.partition(open) if open else ("", "", one.answer)
@@ -166,12 +167,12 @@ def _write(
 
 
 def call_id(number: int) -> str:
-    """The id that the call with this number, from 1 on, has in a case: nine letters and digits, as Mistral wants it."""
+    """The id of a case's call number ``number``, from 1: nine letters and digits, which Mistral requires."""
     return f"call{number:05d}"
 
 
 def _answer_begins(before: str, prompt: str, shown: str) -> int:
-    """Where the answer begins: after what the prompt and the history have in common, which ends at a whole mark."""
+    """Where the answer begins: after the common beginning of prompt and history, which ends at a whole mark."""
     size = 0
     for one, other in zip(prompt[len(before) :], shown[len(before) :], strict=False):
         if one != other:
@@ -185,7 +186,7 @@ def _answer_begins(before: str, prompt: str, shown: str) -> int:
 
 
 def _read(written: Written, make_tools: MakeParser, make_thoughts: MakeParser | None, size: int) -> list[Call] | None:
-    """The calls that parsers find, thoughts first as in a server; None where arguments are not JSON."""
+    """The calls that the parsers find, thoughts first as in a server; None if arguments are not JSON."""
     form = AnswerForm(tools=_SCHEMAS, prompt_end=written.prompt)
     answer = written.answer
     if make_thoughts is not None:
@@ -205,7 +206,7 @@ def _read(written: Written, make_tools: MakeParser, make_thoughts: MakeParser | 
 
 
 def _think_first(make_thoughts: Any, prompt: str, answer: str) -> str:
-    """The answer after a thought, where the prompt has opened one that the answer does not end."""
+    """The answer, preceded by a thought if the prompt opened one that the answer does not end."""
     thinking = make_thoughts.thoughts_after(prompt) if isinstance(make_thoughts, KnowsThoughts) else None
     if thinking is None or not thinking.open or any(end in answer for end in thinking.ends):
         return answer

@@ -33,7 +33,7 @@ TEMPLATES = Path(__file__).with_name("templates")
 """Chat templates that lsv has, by the names of their files."""
 _METASPACE = "▁"
 _PADDING = 256
-"""Rows by which an embedding may be padded, however small it is."""
+"""Rows of padding that any embedding may have, however small it is."""
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
@@ -131,7 +131,7 @@ class Tokenizer:
 
     @cached_property
     def frame(self) -> Frame:
-        """The special tokens that it adds around a text."""
+        """The special tokens that the tokenizer adds around a text."""
         return find_frame(self.encode, self.bos_id)
 
     @cached_property
@@ -173,10 +173,10 @@ class Tokenizer:
     def encode_pairs(
         self, firsts: Sequence[str], seconds: Sequence[str], keep: int | None = None, side: Side = "right"
     ) -> list[tuple[list[int], int]]:
-        """The ids of each pair of texts, and where the second one begins, 0 where the tokenizer does not tell.
+        """The ids of each pair of texts, and where the second text begins, 0 if the tokenizer does not say.
 
-        A single first text goes with all second ones. Of a pair that has more than ``keep`` tokens the longer text
-        loses its end, or its beginning where ``side`` is left. Raises ``BadRequest``.
+        A single first text is paired with all second texts. If a pair has more than ``keep`` tokens, the longer text
+        loses its end, or its beginning if ``side`` is left. Raises ``BadRequest``.
         """
         return encode_pairs(self._backend, firsts, seconds, keep, side)
 
@@ -301,9 +301,9 @@ class NoTokenizer(Tokenizer):
 
 
 def open_tokenizer(config: EngineConfig, *, skip: bool) -> Tokenizer:
-    """The tokenizer of an engine, or what stands in for it.
+    """Open the tokenizer of an engine, or a stand-in if ``skip``.
 
-    Raises ``CheckpointError``, and ``ConfigError`` for another model's tokenizer.
+    Raises ``CheckpointError``, or ``ConfigError`` for the tokenizer of another model.
     """
     if skip:
         return NoTokenizer(config.tokenizer)
@@ -314,17 +314,17 @@ def open_tokenizer(config: EngineConfig, *, skip: bool) -> Tokenizer:
 
 
 def _check_size(tokens: int, rows: int, place: str) -> None:
-    """Raises ``ConfigError`` for a tokenizer with far fewer or more ``tokens`` than the model has ``rows`` for."""
+    """Raises ``ConfigError`` if the tokenizer has far fewer or more ``tokens`` than the model has ``rows``."""
     if tokens < rows - max(rows // 10, _PADDING) or tokens > rows + rows // 100:
         raise ConfigError(
-            f"the tokenizer {place} has {tokens} tokens, and the model has {rows}: it is another model's. Name the "
-            "model's own with --tokenizer, or use token ids with --skip-tokenizer-init",
+            f"the tokenizer {place} has {tokens} tokens, and the model has {rows}: it is from another model. Name the "
+            "right one with --tokenizer, or use token ids with --skip-tokenizer-init",
             param="tokenizer",
         )
     if tokens > rows:
-        log.warning("the tokenizer has %d tokens, and the model %d: prompts with later ones are refused", tokens, rows)
+        log.warning("the tokenizer has %d tokens, the model only %d: prompts with higher ids are refused", tokens, rows)
     elif tokens < rows:
-        log.info("the tokenizer has %d tokens, and the model %d: the others are padding or reserved", tokens, rows)
+        log.info("the tokenizer has %d tokens, the model %d: the rest is padding or reserved", tokens, rows)
 
 
 def _folder_of(place: str | Path) -> Path:
@@ -333,8 +333,9 @@ def _folder_of(place: str | Path) -> Path:
 
 
 def read_template(given: str) -> str:
-    """A chat template given as text, as the path of a file, or by the name of one that lsv has; other words are taken
-    for the name of one of the tokenizer's own.
+    """A chat template given as text, as the path of a file, or by the name of a template that lsv has.
+
+    Any other word is returned as it is, as the name of one of the tokenizer's templates.
     """
     if "{" in given or "\n" in given:
         return given
@@ -355,7 +356,7 @@ def read_template(given: str) -> str:
 
 
 def check_name(template: str, own: Container[str]) -> None:
-    """Raises ``ConfigError`` where ``read_template`` has left a name that is none of the tokenizer's ``own``."""
+    """Raises ``ConfigError`` for a name from ``read_template`` that is not one of the tokenizer's ``own``."""
     if is_name(template) and template not in own:
         known = ", ".join(sorted(file.stem for file in TEMPLATES.glob("*.jinja")))
         raise ConfigError(
@@ -365,7 +366,7 @@ def check_name(template: str, own: Container[str]) -> None:
 
 
 def read_eos_ids(folder: Path) -> tuple[int, ...]:
-    """The ids that end an answer by generation_config.json and config.json."""
+    """The ids that end an answer, from generation_config.json and config.json."""
     found: list[int] = []
     for file in ("generation_config.json", "config.json"):
         ids = read_json(folder / file).get("eos_token_id")
@@ -376,13 +377,13 @@ def read_eos_ids(folder: Path) -> tuple[int, ...]:
 
 
 def _ids_of(tokens: Iterable[str], backend: Backend) -> list[int]:
-    """Those of the tokens that the vocabulary has."""
+    """The ids of the tokens that are in the vocabulary."""
     found = map(backend.token_to_id, tokens)
     return [token for token in found if token is not None]
 
 
 def _named_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
-    """bos_token and its like as text."""
+    """The texts of bos_token and the other named tokens."""
     found: dict[str, str] = {}
     for name in NAMED:
         text = text_of(settings.get(name))

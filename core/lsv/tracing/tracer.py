@@ -1,4 +1,4 @@
-"""How requests went, as OpenTelemetry's spans: made when a request ends, sent from a thread of OpenTelemetry's own.
+"""OpenTelemetry spans of requests: created when a request ends, sent by OpenTelemetry's own thread.
 
 Needs ``opentelemetry-sdk`` and an exporter (``pip install -e '.[otel]'``), and is imported only where traces are asked
 for. Attributes have vLLM's names. Source: vLLM 03b8a67, vllm/tracing.py, SpanAttributes.
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 _NANOSECONDS = 1_000_000_000
 _CLOSE_SECONDS = 3.0
-"""How long the last spans may take on their way when a server stops."""
+"""Time limit for sending the last spans when a server stops."""
 
 
 class Tracer:
@@ -70,12 +70,12 @@ class Tracer:
         span.end(end)
 
     def close(self) -> None:
-        """Send what is left, and nothing more. A collector that does not answer is left after ``_CLOSE_SECONDS``."""
+        """Send the remaining spans. Gives up on a collector that does not answer within ``_CLOSE_SECONDS``."""
         ending = threading.Thread(target=self._provider.shutdown, name="lsv-traces", daemon=True)
         ending.start()
         ending.join(_CLOSE_SECONDS)
         if ending.is_alive():
-            _log.warning("traces: the collector does not answer within %g s; the last spans are lost", _CLOSE_SECONDS)
+            _log.warning("traces: the collector did not answer within %g s; the last spans are lost", _CLOSE_SECONDS)
 
 
 def _phases(record: RequestRecord) -> Iterator[tuple[str, float, float]]:

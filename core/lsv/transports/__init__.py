@@ -25,30 +25,31 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Transport(ABC):
-    """One is made in the engine's process, which calls ``has`` alone, and one in each worker, where ``put`` and ``get``
-    are called by several threads at a time.
+    """A store of contents outside of device and host memory.
 
-    What it keeps may go at any time. Nothing it does raises: what can't be kept is dropped, and what can't be had is a
-    miss, told of in the log.
+    The engine's process has one and only calls ``has``. Each worker has one, whose ``put`` and ``get`` are called by
+    several threads at a time. Contents may disappear at any time. Methods never raise: a content that can't be saved is
+    dropped, a content that can't be loaded is a miss, and both are logged.
     """
 
     @abstractmethod
     def has(self, key: bytes) -> bool:
-        """Whether a content can probably be had. It is asked for block after block while a step is planned, in a thread
-        whose answer the engine waits for only for a moment.
+        """Whether a content can probably be loaded.
+
+        Called for one block after another while a step is planned, in a thread that the engine waits for only briefly.
         """
 
     @abstractmethod
     def put(self, key: bytes, content: memoryview) -> None:
-        """Keep a content; ``content`` is lent for the call."""
+        """Save a content; ``content`` is only valid during the call."""
 
     @abstractmethod
     def get(self, key: bytes, into: memoryview) -> bool:
-        """Fill ``into`` with a content; whether that is what was put, unchanged and of this size."""
+        """Fill ``into`` with a content; returns whether it was there, unchanged and of this size."""
 
     @abstractmethod
     def remove(self, key: bytes) -> None:
-        """A content is wrong: keep it no more. One that is put later under this name counts again."""
+        """Delete a content that is wrong. A later ``put`` under the same name is valid again."""
 
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Close files and connections."""

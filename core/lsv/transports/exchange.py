@@ -1,6 +1,6 @@
-"""The seam to other engines: one has what another keeps of its prompts, so that the two compute them once.
+"""The interface to other engines: an engine fetches KV blocks that another engine has computed.
 
-Contents have the names they have in the transport, so what comes from elsewhere is found like what was kept here.
+Contents have the same names as in the transport, so fetched contents are found like contents that were saved here.
 """
 
 from __future__ import annotations
@@ -15,64 +15,65 @@ from lsv.transports import Site
 
 
 class Seat(msgspec.Struct, frozen=True, kw_only=True):
-    """For which engine an exchange works."""
+    """The engine that an exchange works for."""
 
     site: Site
-    """That of rank 0."""
+    """The site of rank 0."""
     ranks: int
     """How many parts each content has."""
     transfers: Transfers
     secret: bytes
-    """What engines know each other by."""
+    """The secret that engines share."""
 
 
 class TransferFailed(Exception):
-    """What another engine keeps can't be had; says why, as in "10.0.0.1:5600 does not answer"."""
+    """Fetching failed; the message says why, as in "10.0.0.1:5600 does not answer"."""
 
 
 class Exchange(ABC):
-    """Made in the engine's process, for a ``Seat``. Lets others have what the engine's transport keeps, where it
-    ``produces``, and brings there what others keep, where it ``consumes``.
+    """Exchanges contents with other engines. Created in the engine's process, for a ``Seat``.
+
+    A producer offers the contents of its transport to others. A consumer fetches contents of others into its transport.
     """
 
     def __init__(self, seat: Seat) -> None:
-        """Raises ``ConfigError`` where it can't listen."""
+        """Raises ``ConfigError`` if it can't listen."""
         self.seat = seat
 
     def promise(self, keys: Sequence[bytes]) -> None:
-        """A request is going to compute contents: who asks for one meanwhile waits, until it is expected or withdrawn.
+        """Announce contents that a request will compute. Engines that ask for one wait for ``expect`` or ``withdraw``.
 
-        Quick, like the two that follow; they are called by the engine's thread.
+        Quick, like the next two methods; the engine's thread calls them.
         """
 
     def withdraw(self, keys: Sequence[bytes]) -> None:
-        """That request has ended: what of its promise is not expected by now does not come."""
+        """Withdraw promised contents that were not expected so far, because their request has ended."""
 
     def revoke(self, keys: Sequence[bytes]) -> None:
-        """Contents that were put, or are about to be, are wrong: nobody gets them, and those who have hear of it.
+        """Revoke wrong contents: they are no longer served, and engines that fetched them are notified.
 
-        Quick; called by the engine's thread. A content that is expected later counts again.
+        Quick; the engine's thread calls it. A later ``expect`` makes a content valid again.
         """
 
     def follow(self, note: Callable[[Sequence[bytes]], None]) -> None:
-        """Call ``note``, in any thread, with contents that came from another engine and that it has revoked since."""
+        """Call ``note``, in any thread, with fetched contents that their engine has revoked since."""
 
     @abstractmethod
     def expect(self, key: bytes) -> None:
-        """Workers are about to put a content: who asks for it meanwhile waits."""
+        """Announce a content that workers are about to put. Engines that ask for it wait."""
 
     @abstractmethod
     def fetch(self, peer: str, keys: Sequence[bytes], until: float | None, came: Callable[[bytes], None]) -> int:
-        """Bring contents, in their order, until one can't be had; returns how many bytes.
+        """Fetch contents in order until one is missing; returns the number of bytes.
 
-        Each is kept as it comes, and ``came`` is told of it. ``until`` is a time of ``time.monotonic``; None for what
-        the other engine is still computing, or about to: that is waited for as long as it says so, and ``Transfers.
-        timeout`` without a word. Called by several threads at a time. Raises ``TransferFailed``; what has come before
-        that stays.
+        Saves each content as it arrives and then calls ``came``. ``until`` is a time of ``time.monotonic``. None is for
+        contents that the other engine is computing or about to compute: waits as long as that engine reports so, or
+        until it has been silent for ``Transfers.timeout``. Several threads may call it at a time. Raises
+        ``TransferFailed``; contents that have arrived before stay.
         """
 
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Close files and connections."""
 
 
 def join_address(host: str, port: int) -> str:
@@ -82,7 +83,7 @@ def join_address(host: str, port: int) -> str:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """The other way round. Raises ``ValueError`` for what is none."""
+    """The inverse of ``join_address``. Raises ``ValueError`` for an invalid address."""
     host, colon, port = address.strip().rpartition(":")
     bare = host.strip("[]")
     if not (colon and bare and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):

@@ -1,6 +1,7 @@
-"""What a transport has, asked in a thread: one that hangs costs the engine a moment, and is not asked meanwhile.
+"""Asks a transport in a thread what it has, so that a transport that hangs delays the engine only for a moment.
 
-A network file system that hangs keeps the calling thread in the kernel, where nothing can interrupt it.
+A hanging network file system keeps the calling thread in the kernel, where nothing can interrupt it. While it hangs,
+the transport is not asked again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ log = logging.getLogger(__name__)
 SECONDS = 0.25
 """How long the engine waits for an answer."""
 _AHEAD = 32
-"""Contents that are looked for at a time."""
+"""Contents that are looked up at a time."""
 
 
 class Lookups:
@@ -29,7 +30,7 @@ class Lookups:
         self._told = False
 
     def has(self, key: bytes) -> bool:
-        """Whether a content can probably be had; not while the transport does not answer."""
+        """Whether the transport can probably load a content; False while it does not answer."""
         return self._ask((key,)).get(key, False)
 
     def look(self, keys: Sequence[bytes]) -> Callable[[bytes], bool]:
@@ -46,7 +47,7 @@ class Lookups:
         return has
 
     def _ask(self, keys: Sequence[bytes]) -> dict[bytes, bool]:
-        """What is known of these within ``SECONDS``."""
+        """The answers that arrive within ``SECONDS``."""
         if self._work is not None and not self._work.done():
             return {}
         found: dict[bytes, bool] = {}
@@ -57,12 +58,13 @@ class Lookups:
             if not self._told:
                 self._told = True
                 log.warning(
-                    "KV cache: its transport has not answered for %g s; nothing is loaded until it does", SECONDS
+                    "the KV cache's transport has not answered for %g s; no blocks are loaded until it does",
+                    SECONDS,
                 )
         return dict(found)
 
     def _look(self, keys: Sequence[bytes], found: dict[bytes, bool]) -> None:
-        """In order, up to the first that is not there: later blocks of a prefix are of no use without it."""
+        """Ask in order, up to the first missing content, without which later blocks of a prefix are useless."""
         for key in keys:
             found[key] = self._transport.has(key)
             if not found[key]:

@@ -1,1 +1,1 @@
-"""Input that others wrote: files opened with bounds, and patterns that they hold matched with bounds."""
+"""Untrusted input: opens files and matches regular expressions with limits on size and time."""

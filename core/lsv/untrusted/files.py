@@ -1,7 +1,7 @@
-"""Opening files that others may have put there: regular files only, and none larger than it may be.
+"""Opens untrusted files: regular files only, and only up to a maximum size.
 
-A FIFO would never end an ``open``, a device would never end a ``read``. Links are followed, since the Hub's cache is
-made of them; the file they lead to is checked.
+``open`` of a FIFO and ``read`` of a device may never return. Symbolic links are followed, because the Hub's cache is
+made of them; the target is checked.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 from lsv.errors import CheckpointError
 
 TEXTS = 256 << 20
-"""Bytes of the largest file that is read whole: published vocabularies have up to 40 MB."""
+"""Default size limit in bytes. Published vocabularies have up to 40 MB."""
 WEIGHTS = 1 << 44
-"""Bytes of the largest file of weights."""
+"""Size limit in bytes for files of weights."""
 _PIECE = 1 << 20
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -27,12 +27,12 @@ _KINDS = {
 
 
 def open_regular(path: Path, most: int = TEXTS) -> int:
-    """A descriptor of a regular file of at most ``most`` bytes, for reading.
+    """Open a regular file of at most ``most`` bytes for reading; returns the descriptor.
 
-    Raises ``FileNotFoundError`` where there is none, and ``CheckpointError`` for any other file.
+    Raises ``FileNotFoundError`` if there is no file, ``CheckpointError`` if it is not regular or too large.
     """
     try:
-        _check(path, os.stat(path), most)  # opening a device may do something already
+        _check(path, os.stat(path), most)  # opening a device may already have side effects
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except FileNotFoundError:
         raise
@@ -47,7 +47,7 @@ def open_regular(path: Path, most: int = TEXTS) -> int:
 
 
 def read_regular(path: Path, most: int = TEXTS) -> bytes:
-    """The bytes of such a file. Raises as ``open_regular``."""
+    """Read a file of at most ``most`` bytes. Raises as ``open_regular``."""
     descriptor = open_regular(path, most)
     try:
         return read_descriptor(path, descriptor, most)
@@ -56,19 +56,19 @@ def read_regular(path: Path, most: int = TEXTS) -> bytes:
 
 
 def read_text(path: Path, encoding: str = "utf-8", errors: str = "strict") -> str:
-    """The text of such a file, its lines ended by ``\\n``. Raises ``UnicodeDecodeError``, and as ``open_regular``."""
+    """Read a text file; lines end in ``\\n``. Raises ``UnicodeDecodeError``, and as ``open_regular``."""
     text = read_regular(path).decode(encoding, errors)
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def check_regular(path: Path, most: int = TEXTS) -> Path:
-    """The path of a file that a library opens by itself. Raises as ``open_regular``."""
+    """Check a file before a library opens it; returns the path. Raises as ``open_regular``."""
     os.close(open_regular(path, most))
     return path
 
 
 def read_descriptor(path: Path, descriptor: int, most: int) -> bytes:
-    """The bytes of an open file, at most ``most``, however it grows meanwhile. Raises ``CheckpointError``."""
+    """Read an open file. Raises ``CheckpointError`` above ``most`` bytes, even if the file grows meanwhile."""
     found = bytearray()
     try:
         while piece := os.pread(descriptor, _PIECE, len(found)):
@@ -89,4 +89,4 @@ def _check(path: Path, found: os.stat_result, most: int) -> None:
 
 
 def _too_large(path: Path, size: int, most: int) -> CheckpointError:
-    return CheckpointError(f"{path} has {size} bytes or more, and at most {most} are read")
+    return CheckpointError(f"{path} has at least {size} bytes, over the limit of {most}")

@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 def main(descriptor: int, parent: int) -> int:
     """Serve the process that has made this one, and end with it; otherwise as ``answer``."""
-    gc.disable()  # imports and a start make objects that stay: collections would trace them again and again
+    gc.disable()  # imports and the start create long-lived objects, which collections would trace again and again
     return _answer(connect(descriptor, parent, Order), _trace_new_objects)
 
 
@@ -64,17 +64,17 @@ def _answer(channel: Channel[Report | Failed, Order], started: Callable[[], obje
 
 
 def _trace_new_objects() -> None:
-    """Collect garbage from now on, but only among objects that are made from now on."""
+    """Collect garbage from now on, but only among objects created from now on."""
     gc.freeze()
     gc.enable()
 
 
 def _serve(channel: Channel[Report | Failed, Order], started: Callable[[], object]) -> None:
-    """Start as told, then run plans. One rank answers each (``Topology.reporter``); the others only report failure.
+    """Start, then run plans. One rank answers each plan (``Topology.reporter``); the others only report failures.
 
     Calls ``started`` between the two.
     """
-    from lsv.worker.worker import Worker  # torch, most of what a start imports
+    from lsv.worker.worker import Worker  # torch, the largest import of a start
 
     start = channel.receive()
     assert isinstance(start, Start), "the first order must be Start"

@@ -135,7 +135,7 @@ class ResultBuilder:
     lost: tuple[int, ...] = ()
     """Which of the plan's loads failed."""
     check: StateCheck | None = None
-    """Looks at the states of rows that compute more than they sample from; None where there are none."""
+    """Checks the states of rows that compute more tokens than they sample from; None without such rows."""
     drawn: Tensor | None = None
     """int64: the tokens of the rows ``outputs.sampled``, on the device; with drafts one for each of these before."""
     states: Tensor | None = None

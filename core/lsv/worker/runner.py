@@ -114,7 +114,7 @@ class ModelRunner:
         self.latest = torch.zeros(slots, dtype=torch.int64, device=device.torch_device)
         """On the device, the token sampled last for each slot: where a step that is launched ahead goes on."""
         self.axes, self.pairs, self.mutual = model.axes, model.pairs, model.mutual
-        self._checks = bool(groups) and model.ends  # without a cache nobody can find what a step has computed
+        self._checks = bool(groups) and model.ends  # without a cache no other request can read what a step computed
         self._states = view_states(model.state_layers(), backend, cache)
         self._links, self._taps, self._shared = links, taps, shared
         self._tapped: Tensor | None = None

@@ -101,7 +101,7 @@ def _config(options: ApiOptions) -> dict[str, Any]:
 
 
 def _spellings(path: str) -> tuple[str, ...]:
-    """A path, and the same with a slash at its end, which clients append. A name at the end takes in the slash."""
+    """A path, and the same with a trailing slash, which some clients append. A name at the end includes the slash."""
     return (path,) if path.endswith(("/", ">")) else (path, f"{path}/")
 
 

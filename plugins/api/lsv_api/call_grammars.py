@@ -1,6 +1,6 @@
-"""Grammars of answers in which a model may call tools, and whose calls have the arguments that their schemas ask for.
+"""Grammars of answers in which a model may call tools with arguments that follow their schemas.
 
-Source of the notation: llguidance, docs/syntax.md. Text is free until what begins a call has come.
+Source of the notation: llguidance, docs/syntax.md. Text is free until a call begins.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lsv.text.answer_parser import CallGrammar, Spelling
 from lsv.text.tokenizer import Tokenizer
 
 _JSON = {"whitespace_flexible": True, "whitespace_pattern": r"(\x20|\r?\n[\x20\x09]{0,32})"}
-"""The white space of JSON is bounded, so that no model spends an answer on it."""
+"""White space in JSON is limited, so that no model spends a whole answer on it."""
 
 _WS = r"WS: /[ \n]{0,8}/"
 
@@ -29,10 +29,9 @@ def either_grammar(
     answer: Mapping[str, Any],
     whitespace: str | None = None,
 ) -> str | None:
-    """The grammar, in Lark, of answers that are calls, or else JSON of the schema ``answer``: nothing beside these.
+    """The grammar, in Lark, of answers that are either calls or JSON of the schema ``answer``.
 
-    ``whitespace`` is a regular expression of the white space in the JSON. None where ``form`` can't be held to the
-    schemas.
+    ``whitespace`` is a regular expression for white space in the JSON. None if ``form`` can't enforce the schemas.
     """
     made = _made(form, functions, LarkSpelling(tokenizer), many=True)
     if made is None:
@@ -41,16 +40,19 @@ def either_grammar(
 
 
 def forced_grammar(form: CallGrammar, functions: Schemas, tokenizer: Tokenizer, *, many: bool) -> str | None:
-    """The grammar, in Lark, of answers that are one call, or also more if there may be ``many``, and nothing else. None
-    where ``form`` can't be held to the schemas.
+    """The grammar, in Lark, of answers that are one call, or several if ``many``.
+
+    None if ``form`` can't enforce the schemas.
     """
     made = _made(form, functions, LarkSpelling(tokenizer), many=many)
     return None if made is None else "\n".join(("%llguidance {}", "start: WS made", *made, _WS))
 
 
 def strict_grammar(form: CallGrammar, functions: Schemas, tokenizer: Tokenizer, marks: Iterable[str]) -> str | None:
-    """The grammar, in Lark, of answers that may hold calls. ``marks`` may stand in the text, where they are special
-    tokens. None where nothing tells calls from text, or ``form`` can't be held to the schemas.
+    """The grammar, in Lark, of answers that may contain calls.
+
+    ``marks`` may appear in the text if they are special tokens. None if calls can't be told from text, or if ``form``
+    can't enforce the schemas.
     """
     spelling = LarkSpelling(tokenizer)
     rules = form.rules(functions, spelling, many=True) if form.open else None
@@ -75,7 +77,7 @@ def strict_grammar(form: CallGrammar, functions: Schemas, tokenizer: Tokenizer, 
 
 
 def _made(form: CallGrammar, functions: Schemas, spelling: Spelling, *, many: bool) -> list[str] | None:
-    """The rules of calls and nothing else."""
+    """The rules of calls without text."""
     rules = form.rules(functions, spelling, many=many)
     if rules is None:
         return None
@@ -84,7 +86,7 @@ def _made(form: CallGrammar, functions: Schemas, spelling: Spelling, *, many: bo
 
 
 def place(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A schema that will stand at ``where`` in another (``#/items``): what it refers to in itself is found there."""
+    """A schema to embed at ``where`` in another one (``#/items``), with its internal references adjusted."""
     placed: dict[str, Any] = _moved(schema, where)
     return placed
 
@@ -125,7 +127,7 @@ class LarkSpelling:
 
 
 class JsonCallGrammar:
-    """The grammar of calls whose form a plugin describes; see :class:`lsv.text.answer_parser.CallGrammar`."""
+    """The grammar of calls in a form that a plugin describes; see :class:`lsv.text.answer_parser.CallGrammar`."""
 
     repeats = True
 
@@ -141,7 +143,7 @@ class JsonCallGrammar:
         return [" ".join(("calls: made_call", *end)), f"made_call: {' | '.join(choices)}"]
 
     def _objects(self, functions: Schemas, spelling: Spelling, *, many: bool) -> str:
-        """A JSON object that is a call, or a list of such."""
+        """A JSON object that is a call, or a list of such objects."""
         form = self._form
         where = "#/items" if form.listed else "#"
         call = {
@@ -163,7 +165,7 @@ class JsonCallGrammar:
 
 
 def _headed(head: str, name: str, schema: Mapping[str, Any], spelling: Spelling) -> str:
-    """A call whose name stands before its arguments."""
+    """A call with its name before its arguments."""
     before, _, after = head.partition("{name}")
     beyond, index, end = after.partition("{index}")
     number = ("/[0-9]{1,4}/",) if index else ()
@@ -178,4 +180,4 @@ def _headed(head: str, name: str, schema: Mapping[str, Any], spelling: Spelling)
 def _json(schema: Mapping[str, Any], whitespace: str | None = None) -> str:
     options = _JSON if whitespace is None else {**_JSON, "whitespace_pattern": whitespace}
     text = json.dumps({**schema, "x-guidance": options}, ensure_ascii=False)
-    return "%json " + text.replace("::=", r":\u003a=")  # by which back ends know another notation
+    return "%json " + text.replace("::=", r":\u003a=")  # back ends recognise another notation by it

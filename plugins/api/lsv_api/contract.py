@@ -59,7 +59,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is open without a key: those for monitoring are, unless the operator protects them."""
 
     probe: bool = False
-    """Whether it says how the server is: it is answered while that drains, and logged at level debug."""
+    """Whether it reports the state of the server. It answers during draining and is logged at level debug."""
 
     form: bool = False
     """Whether the body is a form; otherwise it is JSON."""

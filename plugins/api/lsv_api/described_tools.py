@@ -1,4 +1,4 @@
-"""Tools for models whose chat template knows none: the server describes them, and calls and results become text."""
+"""Tools for models whose chat template does not support them: the server describes them in the prompt as text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lsv.errors import BadRequest
 from lsv.text.round_trip import Render
 
 PARSER = "hermes"
-"""Reads the calls that the description asks for."""
+"""The parser of calls in the described form."""
 _CALL = ("<tool_call>\n", "\n</tool_call>")
 _RESULT = ("<tool_response>\n", "\n</tool_response>")
 _INTRODUCTION = "You can call these functions, which are given with the JSON schemas of their arguments:"
@@ -28,14 +28,15 @@ Message = Mapping[str, Any]
 
 
 class DescribedTools(msgspec.Struct, frozen=True):
-    """Writes conversations with tools for a template that shows none."""
+    """Writes conversations with tools for a template without tools."""
 
     to_system: bool
-    """Whether the template shows system messages; else the description goes before the first message of the user."""
+    """Whether the template shows system messages; else the description goes into the first message of the user."""
 
     def write(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The messages with the description, and with calls and results as texts. Results that follow one another are
-        one message of the user, because many templates want turns.
+        """The messages with the description, and with calls and results as text.
+
+        Consecutive results become one message of the user, because many templates require alternating roles.
         """
         written: list[dict[str, Any]] = []
         after_result = False
@@ -61,7 +62,7 @@ class DescribedTools(msgspec.Struct, frozen=True):
 
 
 def find_described(render: Render) -> DescribedTools | None:
-    """How tools are described to a template that ignores them; None for one that shows them, or can't be rendered."""
+    """How to describe tools to a template that ignores them; None if it shows them or can't be rendered."""
     try:
         if render([_QUESTION], _TOOLS, True) != render([_QUESTION], [], True):
             return None
@@ -80,7 +81,7 @@ def _describe(tools: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _as_text(message: Message) -> dict[str, Any]:
-    """A message without calls and results, which stand in its text."""
+    """A message whose calls and results have become text."""
     known = {key: value for key, value in message.items() if key not in ("tool_calls", "tool_call_id")}
     if message["role"] == "tool":
         return {"role": "user", "content": _join(_RESULT[0], _text(message["content"]), _RESULT[1], between="")}
@@ -96,7 +97,7 @@ def _call(call: Mapping[str, Any]) -> str:
 
 
 def _join(*contents: Any, between: str = "\n") -> Any:
-    """Contents one after the other: a text, or parts where one of them has parts."""
+    """Join contents: a text, or parts if one of them has parts."""
     given = [content for content in contents if content]
     if all(isinstance(content, str) for content in given):
         return between.join(given)
@@ -107,7 +108,7 @@ def _join(*contents: Any, between: str = "\n") -> Any:
 
 
 def _text(content: Any) -> str:
-    """The texts of a result, which may come in parts."""
+    """The text of a result, which may have several parts."""
     if isinstance(content, list):
         return "\n".join(part["text"] for part in content if "text" in part)
     return str(content or "")

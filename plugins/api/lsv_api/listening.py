@@ -18,7 +18,7 @@ BACKLOG = 2048
 
 
 def check(settings: Mapping[str, Any]) -> None:
-    """Raises ``ConfigError`` for what the frontend would refuse, such as an address that is taken."""
+    """Raises ``ConfigError`` for settings that the frontend would refuse, such as an address in use."""
     options = ApiOptions.from_settings(settings)
     read_accounts(options.api_keys, options.accounts, options.admin_keys)
     check_parsers(options)
@@ -27,7 +27,7 @@ def check(settings: Mapping[str, Any]) -> None:
 
 
 def _check_address(options: ApiOptions) -> None:
-    """Listen for a moment, so that a taken address is known before a model is loaded. Raises ``ConfigError``."""
+    """Listen briefly to detect an address in use before a model is loaded. Raises ``ConfigError``."""
     if options.uds is None:
         bind(options.host, options.port).close()
     elif Path(options.uds).is_socket():
@@ -85,7 +85,9 @@ def bind(host: str, port: int) -> socket.socket:
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listening
     except (OSError, OverflowError) as error:
-        why = str(getattr(error, "strerror", None) or error).partition(" (while")[0]  # Python repeats the address
+        why = str(getattr(error, "strerror", None) or error).partition(" (while")[
+            0
+        ]  # Python's message repeats the address
         raise ConfigError(
             f"can't listen on {host}:{port}: {why}; choose another --host or --port", param="port"
         ) from None

@@ -40,13 +40,13 @@ class Parsing(msgspec.Struct, frozen=True):
     tools: MakeParser | None = None
     thoughts: MakeParser | None = None
     why_no_tools: str = ""
-    """The reason to give where ``tools`` is None."""
+    """The reason why ``tools`` is None."""
 
     forced: MakeParser | None = None
     """Reads an answer that must be calls: a list of JSON objects."""
 
     form: CallGrammar | None = None
-    """What holds a model to the form of its calls."""
+    """The grammar of the model's calls."""
 
     marks: frozenset[str] = frozenset()
     """What the parsers look for."""
@@ -55,13 +55,13 @@ class Parsing(msgspec.Struct, frozen=True):
     """Whether ids of calls are nine letters and digits."""
 
     described: DescribedTools | None = None
-    """Writes tools, calls and results where the chat template knows none; None where it does."""
+    """Writes tools, calls and results as text for a chat template without tools; else None."""
 
     schemas: SchemaCheck | None = None
-    """Finds the function whose parameters can't be followed."""
+    """Finds the function whose parameters the engine can't follow."""
 
     told: tuple[tuple[str, str], ...] = ()
-    """What was chosen, and why."""
+    """The chosen parsers and the reasons."""
 
 
 PLAIN = Parsing()
@@ -77,7 +77,7 @@ def choose_parsing(config: EngineConfig, tokenizer: Tokenizer, options: ApiOptio
 
 
 def explain(config: EngineConfig, settings: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
-    """How a model's answers would be read. Raises ``ConfigError`` and ``CheckpointError``."""
+    """Choose the parsers for a model's answers. Raises ``ConfigError`` and ``CheckpointError``."""
     tokenizer = open_tokenizer(config, skip=settings["skip_tokenizer_init"])
     return _choose(config, tokenizer, ApiOptions.from_settings(settings)).told
 
@@ -111,7 +111,7 @@ def _choose(config: EngineConfig, tokenizer: Tokenizer, options: ApiOptions) -> 
 
 
 def check_parsers(options: ApiOptions, chosen: Sequence[str] | None = None) -> None:
-    """Raises ``ConfigError`` for names of parsers that no plugin offers, and for a file that is no plugin."""
+    """Raises ``ConfigError`` for unknown names of parsers, and for a file that is not a plugin."""
     catalog = _catalog(chosen, options)
     named: tuple[tuple[Any, str | None], ...] = (
         (ToolParserOffer, options.tool_call_parser),
@@ -130,7 +130,7 @@ def _catalog(chosen: Sequence[str] | None, options: ApiOptions) -> Catalog:
 
 
 def _renderer(tokenizer: Tokenizer, options: ApiOptions) -> Render:
-    """What renders conversations with the chat template of requests."""
+    """A function that renders conversations with the chat template of requests."""
 
     def render(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], prompt: bool) -> str:
         return tokenizer.render_chat(
@@ -148,7 +148,7 @@ def _renderer(tokenizer: Tokenizer, options: ApiOptions) -> Render:
 def _form(
     calls: Choice[ToolParserOffer], thoughts: Choice[ReasoningParserOffer], parsers: AnswerParsers
 ) -> CallGrammar | None:
-    """What holds a model to the calls that a parser reads: as the template writes them, or as its plugin says."""
+    """The grammar of calls: derived from the template, or given by the parser's plugin."""
     if calls.offer is None or calls.parser is None:
         return None
     derived = parsers.derive_grammar(calls.parser, thoughts.parser)
@@ -161,15 +161,15 @@ def _tell(
     form: CallGrammar | None,
     options: ApiOptions,
 ) -> Iterator[tuple[str, str]]:
-    """Which parsers were chosen, and why."""
+    """The chosen parsers and the reasons, for the log."""
     for kind, choice in ((ReasoningParserOffer, thoughts), (ToolParserOffer, calls)):
         if choice.offer is not None or kind is ToolParserOffer or options.reasoning_parser is not None:
             yield KINDS[kind].noun, f"{'none' if choice.offer is None else choice.offer.name}: {choice.why}"
     if calls.offer is not None and form is None:
         yield (
             "grammar of calls",
-            f"none: strict functions follow their schemas where a call is forced, and not with tool_choice auto, "
-            f"because no grammar is known for calls of {calls.offer.name}",
+            f"none: with tool_choice auto, calls of strict functions may violate their schemas, because no grammar is "
+            f"known for calls of {calls.offer.name}; forced calls follow them",
         )
 
 

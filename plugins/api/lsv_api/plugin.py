@@ -44,20 +44,20 @@ def lsv_settings() -> Iterable[Setting]:
             default=1,
             low=1,
             high=64,
-            help="processes that answer requests, on one address and before the same engine",
+            help="number of API processes, which share an address and an engine",
             scope="serve",
         ),
         Setting(
             name="api.accounts",
             type="str",
-            help="TOML file of accounts: their keys, weights and what they may use",
+            help="TOML file of accounts with their keys, weights and limits",
             scope="serve",
         ),
         Setting(
             name="api.shared_prefix_cache",
             type="bool",
             default=False,
-            help="let accounts share cached prefixes; how quick a first token is then tells what others have asked",
+            help="let accounts share cached prefixes; the time to first token then reveals what others have requested",
             scope="serve",
         ),
         Setting(
@@ -74,7 +74,7 @@ def lsv_settings() -> Iterable[Setting]:
             aliases=("trust_request_chat_template",),
             type="bool",
             default=False,
-            help="let a chat request bring its own chat template",
+            help="let chat requests bring their own chat template",
             scope="serve",
         ),
         Setting(
@@ -82,7 +82,7 @@ def lsv_settings() -> Iterable[Setting]:
             type="float",
             default=5.0,
             low=0.1,
-            help="seconds that rendering a chat template of a request may take",
+            help="time limit in seconds for rendering a chat template of a request",
             scope="serve",
         ),
         Setting(
@@ -90,7 +90,7 @@ def lsv_settings() -> Iterable[Setting]:
             type="float",
             default=128.0,
             low=16,
-            help="MiB of memory that rendering a chat template of a request may take",
+            help="memory limit in MiB for rendering a chat template of a request",
             scope="serve",
         ),
         Setting(
@@ -98,7 +98,7 @@ def lsv_settings() -> Iterable[Setting]:
             type="float",
             default=15.0,
             low=0.1,
-            help="seconds of silence after which a stream gets a comment, so that no proxy closes it",
+            help="seconds of silence after which a stream sends a comment, so that no proxy closes it",
             scope="serve",
         ),
         Setting(
@@ -106,7 +106,7 @@ def lsv_settings() -> Iterable[Setting]:
             type="float",
             default=8.0,
             low=0.001,
-            help="largest request body in MiB without its media",
+            help="maximum size of a request body in MiB without its media",
             scope="serve",
         ),
         *(_limit(name, default, high, help) for name, default, high, help in _LIMITS),
@@ -128,5 +128,11 @@ _LIMITS = (
 def _limit(name: str, default: int, high: int | None, help: str) -> Setting:
     """The setting of a bound on what a request may ask for."""
     return Setting(
-        name=f"api.max_{name}", type="int", default=default, low=1, high=high, help=f"most {help}", scope="serve"
+        name=f"api.max_{name}",
+        type="int",
+        default=default,
+        low=1,
+        high=high,
+        help=f"maximum number of {help}",
+        scope="serve",
     )

@@ -23,15 +23,15 @@ _CORES_OF_A_LONG_JOB = 4
 
 
 def usable_cores() -> int:
-    """Cores that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class PreparingPool:
-    """Does work of requests beside the event loop. Owners take turns, and so do the requests of one.
+    """Runs work of requests in threads. Owners take turns, and so do the requests of one owner.
 
-    Long jobs leave one thread free for all other ones, and most cores to the engine. Only what releases the
-    interpreter's lock gains by several threads; what does not at least takes turns with the event loop.
+    Long jobs leave one thread free for other work, and most cores to the engine. Only work that releases the
+    interpreter's lock gains from several threads; other work at least takes turns with the event loop.
     """
 
     def __init__(self, threads: int = THREADS) -> None:

@@ -1,4 +1,4 @@
-"""Finds the one of several schemas that a grammar back end refuses, without an engine."""
+"""Finds which of several schemas a grammar back end refuses, without an engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lsv.plugins.grammars import find_backend
 from lsv.request.structured import StructuredOutputsParams
 
 SECONDS = 2.0
-"""How long a check may take: a schema can take a second to compile, and a request may have hundreds."""
+"""Time limit of a check. A schema can take a second to compile, and a request may have hundreds."""
 _END = 256
 _BYTES = Vocabulary(
     tokens=(*(bytes([byte]) for byte in range(256)), b"</s>"),
@@ -22,11 +22,11 @@ _BYTES = Vocabulary(
     eos=(_END,),
     encode=lambda text: list(text.encode()),
 )
-"""A token for each byte: whether a schema can be followed does not depend on the model's own vocabulary."""
+"""A vocabulary of bytes, because whether a schema can be followed does not depend on the model's vocabulary."""
 
 
 class SchemaCheck:
-    """Compiles schemas one by one. The back end is loaded when a request first has been refused."""
+    """Compiles schemas one by one. The back end is loaded once a request has been refused."""
 
     def __init__(self, catalog: Catalog, backend: str | None) -> None:
         self._catalog = catalog
@@ -35,7 +35,7 @@ class SchemaCheck:
     def find_refused(self, schemas: Sequence[Mapping[str, Any]]) -> tuple[int, str] | None:
         """The place of the first schema that can't be followed, and the back end's message.
 
-        None where each of them can be, or where finding out takes too long.
+        None if every single one can be followed, or if the check takes too long.
         """
         if self._name is None:
             return None

@@ -142,7 +142,7 @@ class Server:
             connection.abort()
         await _within(LAST_WORDS_SECONDS, self._api.traffic.idle())
         self._api.templates.close()
-        if not self._api.traffic.running:  # what still runs counts its tokens
+        if not self._api.traffic.running:  # running requests still count their tokens
             self._api.quotas.buckets.close()
         await server.after_stop()
         Sanic.unregister_app(self._app)

@@ -96,7 +96,7 @@ def _custom_prompt(place: str, entry: Mapping[str, Any]) -> Prompt:
         return prompt
     if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
         return tuple(prompt)
-    raise _refusal(place, f"prompt must be a text or a list of token ids, neither empty, got {str(prompt)[:40]!r}")
+    raise _refusal(place, f"prompt must be a non-empty string or list of token ids, got {str(prompt)[:40]!r}")
 
 
 def _is_message(message: Any) -> bool:

@@ -95,7 +95,7 @@ def lsv_settings() -> Iterable[Setting]:
     yield Setting(
         name="cuda.nccl_debug",
         env=("NCCL_DEBUG",),
-        help="how much NCCL logs; TRACE shows which network it takes",
+        help="log level of NCCL; TRACE shows which network it uses",
     )
     yield Setting(
         name="cuda.nccl_socket_ifname",

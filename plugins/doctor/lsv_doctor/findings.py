@@ -24,7 +24,7 @@ _GIB = 1 << 30
 
 
 class Line(NamedTuple):
-    """One fact. ``fix`` says how to get what is missing, ``warning`` what to watch although nothing is missing."""
+    """One fact. ``fix`` says how to install what is missing; ``warning`` is advice although nothing is missing."""
 
     what: str
     found: str

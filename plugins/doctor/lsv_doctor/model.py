@@ -1,4 +1,4 @@
-"""What a server would do with a model, as far as its files say without its weights."""
+"""What a server would do with a model, found without its weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lsv_doctor.findings import Line
 
 
 def explain_model(settings: Settings, plugins: Plugins) -> list[Line]:
-    """What frontends say of the model in ``settings``. Raises ``ConfigError`` and ``CheckpointError``."""
+    """The findings of frontends about the model in ``settings``. Raises ``ConfigError`` and ``CheckpointError``."""
     config = resolve(settings, plugins)
     lines = [Line("model", f"{config.served_names[0]}: {config.architecture} on {config.platform}")]
     for offer in plugins.catalog.offers(FrontendOffer):

@@ -1,9 +1,9 @@
-"""Suffix lookup: what followed the last tokens of a sequence before, in it or in other answers to its tenant.
+"""Suffix lookup: drafts what followed the last tokens of a sequence earlier, in it or in other answers to its tenant.
 
-Oliaro et al., "SuffixDecoding" (2024). Servers that are asked alike, by programs above all, answer alike. Of past
-answers all suffixes are kept in an index for each salt, as far as there is room: the oldest half goes when it is full.
-Whether a draft was right shows in a client's counts and in the rhythm of its stream, so what other tenants were
-answered must not be drafted.
+Oliaro et al., "SuffixDecoding" (2024). Similar requests, above all from programs, get similar answers. An index for
+each salt holds all suffixes of past answers. When it is full, its oldest half is dropped.
+Accepted drafts show in a client's counts and in the timing of its stream, so answers to other tenants must not be
+drafted.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ Places = list[tuple[Sequence[int], int]]
 
 
 class Pasts:
-    """The past answers of each tenant, by its salt: at most so many, of so many tokens, for all of them together. Where
-    there are more, all answers of the tenant go that was answered least recently.
+    """The past answers of each tenant by salt, with limits on answers and tokens for all tenants together. Beyond a
+    limit, all answers of the least recently used tenant are dropped.
     """
 
     def __init__(self, depth: int, requests: int, tokens: int) -> None:
@@ -68,7 +68,7 @@ class Pasts:
         self._answers = self._size = 0
 
     def __len__(self) -> int:
-        """Tokens that are kept."""
+        """The number of tokens in the index."""
         return self._size
 
     def add(self, salt: bytes, answer: Sequence[int]) -> None:
@@ -84,13 +84,13 @@ class Pasts:
             self._answers, self._size = self._answers - oldest.answers, self._size - len(oldest)
 
     def find(self, salt: bytes, own: NgramIndex) -> Places:
-        """Where the longest run of the last tokens came before: in the sequence itself, and in its tenant's answers."""
+        """Earlier places of the longest run of the last tokens, in the sequence itself and in its tenant's answers."""
         past = self._by_salt.get(salt)
         return find_longest(own, () if past is None else past.indices)
 
 
 class Past:
-    """Past answers of one tenant: at most so many, of so many tokens in all, looked through to a depth."""
+    """Past answers of one tenant, with limits on answers, tokens and search depth."""
 
     def __init__(self, depth: int, requests: int, tokens: int) -> None:
         self._depth, self._requests, self._tokens = depth, requests // 2, tokens // 2
@@ -100,12 +100,12 @@ class Past:
 
     @property
     def answers(self) -> int:
-        """How many are kept."""
+        """The number of answers."""
         return self._added + self._before
 
     @property
     def indices(self) -> tuple[NgramIndex, ...]:
-        """What they are found by, the newer ones first."""
+        """The indexes, the newer one first."""
         return (self._newer,) if self._older is self._newer else (self._newer, self._older)
 
     def __len__(self) -> int:
@@ -122,7 +122,7 @@ class Past:
 
 
 def find_longest(own: NgramIndex, others: Iterable[NgramIndex]) -> Places:
-    """Where the longest run of the last tokens of ``own`` came before, in it and in others."""
+    """Earlier places of the longest run of the last tokens of ``own``, in it and in other answers."""
     found: Places = []
     longest = 0
     for index in (own, *others):

@@ -202,7 +202,7 @@ def _rewritten(asked: StructuredOutputsParams, schema: Any) -> dict[str, Any]:
     except NotFollowed as cause:
         raise unfollowable(asked, str(cause)) from None
     except RecursionError:
-        raise unfollowable(asked, "its schemas nest or refer to each other too deep") from None
+        raise unfollowable(asked, "its schemas are nested too deeply") from None
 
 
 def _lark(asked: StructuredOutputsParams, text: str) -> str:
@@ -214,7 +214,7 @@ def _converted(asked: StructuredOutputsParams, text: str) -> str:
     if "::=" not in text:
         return text
     if len(text) > MAX_CONVERTED:
-        raise unfollowable(asked, f"a GBNF grammar has at most {MAX_CONVERTED} characters, this one {len(text)}")
+        raise unfollowable(asked, f"a GBNF grammar of {len(text)} characters is over the limit of {MAX_CONVERTED}")
     try:
         found: str = any_to_lark(text)
     except Exception as cause:

@@ -1,4 +1,4 @@
-"""Grammars in Lark, as llguidance writes it, in which JSON schemas may stand."""
+"""Lark grammars of llguidance, which may contain JSON schemas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PARTS = re.compile(
     r"|%(?P<directive>json|regex|llguidance)\s*",
     re.DOTALL,
 )
-"""Parts of a grammar in which ``%json`` means nothing (texts, comments, patterns, tokens), and what JSON follows."""
+"""Parts of a grammar in which ``%json`` has no meaning (texts, comments, patterns, tokens), and ``%json`` itself."""
 
 
 def rewrite_schemas(grammar: str, rewrite: Callable[[Any], dict[str, Any]]) -> str:
@@ -35,6 +35,6 @@ def rewrite_schemas(grammar: str, rewrite: Callable[[Any], dict[str, Any]]) -> s
 
 
 def _with_options(schema: dict[str, Any], original: Any) -> dict[str, Any]:
-    """The options of the original (``x-guidance``), but those that pass over keywords."""
+    """The options of the original (``x-guidance``), without those that ignore keywords."""
     given = original.get("x-guidance") if isinstance(original, dict) else None
     return schema if given is None else {**schema, "x-guidance": {**given, "lenient": False, "coerce_one_of": False}}

@@ -10,7 +10,7 @@ import torch
 from lsv.errors import ConfigError
 
 _RECIPE = (
-    "The Gaudi software takes the torch of its own image alone, and lsv needs version 1.23 or later: install lsv into "
+    "The Gaudi software needs the torch of its own image, and lsv needs version 1.23 or later: install lsv into "
     "that image with its torch held (pip list --format=freeze | grep '^torch' > constraints.txt; "
     "pip install -c constraints.txt . in a clone of lsv), or with --no-deps"
 )

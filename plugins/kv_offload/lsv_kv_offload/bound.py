@@ -1,7 +1,7 @@
 """Keeps a folder of files below a size.
 
-Files have times of the clock on the wall, which may jump. These only order files here. How long something has been
-there is measured by the monotonic clock.
+File times come from the wall clock, which may jump, so they only order files. Ages are measured with the monotonic
+clock.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _MOST_UNSEEN = 64 << 20
 _LEFT = 0.9
 """What is left of the bound when files go."""
 _ABANDONED = 3600.0
-"""Seconds that a file that was not finished stays as it is, after which it is nobody's."""
+"""Seconds after which an unchanged unfinished file counts as abandoned."""
 _FUTURE = 60.0
-"""Seconds by which a file may have been used later than now, on a machine with another clock."""
+"""Tolerance in seconds for file times in the future, from machines with another clock."""
 _IDENTITY = re.compile(r"[0-9a-f]{32}")
 _NAME = re.compile(r"[0-9a-f]+-\d+")
 
@@ -39,7 +39,7 @@ class SizeBound:
     def __init__(self, root: Path, most: int, now: Callable[[], float] = time.monotonic) -> None:
         self._root, self._most, self._now = root, most, now
         self._unfinished: dict[str, tuple[tuple[int, int], float]] = {}
-        """Files that were not finished, by their paths: their sizes and times, and when they were first seen so."""
+        """Unfinished files by path: size, time, and when this state was first seen."""
         self._unseen_most = min(_MOST_UNSEEN, most // 20)
         self._unseen = self._unseen_most  # the first look comes with the first file
 
@@ -53,7 +53,7 @@ class SizeBound:
     def enforce(self) -> None:
         """Remove the files used least recently, of whichever identity, where there are too many."""
         latest = time.time() + _FUTURE
-        # after a jump back of the clock, what was written before it would else outlive all that comes
+        # otherwise, after the clock has jumped back, older files would outlive all later ones
         files = [file if file.used <= latest else file._replace(used=0.0) for file in self._files()]
         total = sum(file.size for file in files)
         if total <= self._most:
@@ -70,7 +70,7 @@ class SizeBound:
                 return
 
     def _files(self) -> Iterator[_Kept]:
-        """Those that are ours by their names; what was abandoned unfinished goes at once."""
+        """The files with our names. Abandoned unfinished files are removed at once."""
         seen: dict[str, tuple[tuple[int, int], float]] = {}
         for folder in _folders(self._root):
             if not _IDENTITY.fullmatch(folder.name):

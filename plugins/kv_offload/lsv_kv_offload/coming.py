@@ -47,7 +47,7 @@ class Coming:
             self._tell((key,))
 
     def give_up(self, keys: Sequence[bytes]) -> None:
-        """What workers were to put is wrong: nobody waits for it."""
+        """Stop waiting for contents that workers were about to put, because they are wrong."""
         with self._lock:
             for key in keys:
                 self._until.pop(key, None)

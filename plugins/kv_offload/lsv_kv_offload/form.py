@@ -1,4 +1,4 @@
-"""The form of a file: what it is of, a checksum, and the content.
+"""The format of a file: a header with a checksum, then the content.
 
     8 bytes    "lsv-kv" and the version of this form, little endian
     16 bytes   ``Site.identity``
@@ -6,8 +6,8 @@
     8 bytes    how long the content is
     32 bytes   HMAC-SHA256 of all of this and the content, with the secret of the machines (LSV_CLUSTER_KEY), if any
 
-All numbers are little endian. A content begins at byte 128. Without a secret the checksum finds damage alone: any
-process that can write to the folder can make a file that passes.
+All numbers are little endian. A content begins at byte 128. Without a secret the checksum only detects damage: any
+process that can write to the folder can create a valid file.
 """
 
 from __future__ import annotations

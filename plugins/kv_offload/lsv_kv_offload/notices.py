@@ -1,4 +1,4 @@
-"""Contents that an engine has revoked: consumers that have fetched them hear of it, and nobody gets them any more."""
+"""Notices of revoked contents: producers stop serving them and notify consumers that fetched them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from lsv_kv_offload.wire import Ask
 
 _REMEMBERED = 1 << 16
 _REST_SECONDS = 2.0
-"""How long a watch waits before it connects to a producer again."""
+"""Seconds before a watch connects to a producer again."""
 
 Note = Callable[[Sequence[bytes]], None]
 
 
 class Notices:
-    """The producer's side: contents that were revoked since the start, the latest of them.
+    """The producer's side: the latest contents revoked since the start.
 
-    A consumer that connects hears of all of them. One that it has fetched anew since is computed again, at worst.
+    A new consumer gets all of them. At worst it recomputes a content that it has fetched again since.
     """
 
     def __init__(self) -> None:
@@ -42,38 +42,40 @@ class Notices:
             self._changed.notify_all()
 
     def renew(self, key: bytes) -> None:
-        """A content of this name is put anew."""
+        """Record that a content of this name is put again."""
         self._gone.discard(key)
 
     def __contains__(self, key: bytes) -> bool:
-        """Whether a file of this name may still be there that is wrong."""
+        """Whether a wrong file of this name may still exist."""
         return key in self._gone
 
     def wait(self, seen: int, seconds: float) -> tuple[list[bytes], int]:
-        """What was revoked after the first ``seen``, and how many that makes; nothing after so many seconds."""
+        """The contents revoked after the first ``seen``, and the new total; none if nothing comes within the time
+        limit.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._count > seen, seconds)
             return [key for key, number in self._numbers.items() if number > seen], self._count
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Wake all waiting threads."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
 
 class Watches:
-    """The consumer's side: a thread for each producer that something was fetched from."""
+    """The consumer's side: a thread for each producer from which contents were fetched."""
 
     def __init__(self, producers: Producers, ask: Ask) -> None:
-        """``ask`` is the question that producers answer with notices, for as long as both are there."""
+        """``ask`` is the request that producers answer with notices, as long as both run."""
         self._producers, self._ask = producers, ask
         self._note: Note = lambda keys: None
         self._watched: set[str] = set()
         self._closed = threading.Event()
 
     def follow(self, note: Note) -> None:
-        """Call ``note`` with contents that a producer has revoked, in one of the threads."""
+        """Call ``note``, in one of the threads, with contents that a producer has revoked."""
         self._note = note
 
     def begin(self, peer: str) -> None:
@@ -83,7 +85,7 @@ class Watches:
             threading.Thread(target=self._watch, args=(peer,), name="kv-watch", daemon=True).start()
 
     def close(self) -> None:
-        """Connections are those of the producers, which close them."""
+        """Stop. The producers close the connections."""
         self._closed.set()
 
     def _watch(self, peer: str) -> None:

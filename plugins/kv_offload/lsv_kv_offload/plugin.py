@@ -25,9 +25,9 @@ def lsv_kv_transports() -> Iterable[KVTransportOffer]:
 def lsv_settings() -> Iterable[Setting]:
     yield Setting(
         name="kv_offload.path",
-        help="folder in which cached beginnings are kept, for restarts and for other replicas of this user",
+        help="folder for cached prefixes, shared by restarts and other replicas of this user",
     )
     yield Setting(
         name="kv_offload.path_gib", type="float", default=16.0, low=0.001, high=1 << 20,
-        help="GiB that the files there may take, about; those used least recently go first",
+        help="approximate limit of its files in GiB; the least recently used are deleted first",
     )  # fmt: skip

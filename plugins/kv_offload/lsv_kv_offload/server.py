@@ -132,7 +132,7 @@ class Server:
                     return
 
     def _watch(self, line: Line) -> None:
-        """Say what is revoked, until the other end or this one goes."""
+        """Send notices until either end closes."""
         seen, waiting = 0, Sign(line)
         while not self._closing:
             keys, seen = self.notices.wait(seen, waiting.give())

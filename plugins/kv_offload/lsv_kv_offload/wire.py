@@ -1,4 +1,4 @@
-"""What engines say to each other about contents, once they have shown that they have the same secret.
+"""The protocol by which engines fetch contents, after the handshake.
 
     consumer    4 bytes     how long the question is
                 …           ``Ask``, in msgpack
@@ -48,7 +48,7 @@ class Ask(msgspec.Struct, frozen=True):
     pending: bool
     """Whether they are still being computed, or about to be."""
     watches: bool = False
-    """Whether it wants no contents, but to hear of those that are revoked."""
+    """Whether the consumer only wants notices of revoked contents."""
 
 
 class Late(Exception):
@@ -90,7 +90,7 @@ class Line:
         self.send(len(packed).to_bytes(8, "little") + packed)
 
     def read_notice(self) -> list[bytes]:
-        """Contents that are revoked. Raises ``ValueError`` where something else is said."""
+        """Read revoked contents. Raises ``ValueError`` for any other message."""
         while (size := int.from_bytes(self.read(bytearray(8)), "little")) == BUSY:
             pass
         if not 0 < size <= _MOST_ASKED:

@@ -61,7 +61,7 @@ class InProcessMedia:
         items = [(modality, item) for modality in MODALITIES for item in _listed(modality, data.get(modality))]
         for name in data:
             if name not in MODALITIES:
-                raise BadRequest(f"{_WHERE}: there is no kind of media {name!r}", param=_WHERE)
+                raise BadRequest(f"{_WHERE}: unknown kind of media {name!r}", param=_WHERE)
         for modality, _ in items:
             if modality not in self._modalities:
                 raise refusal(Reference(modality, _WHERE), self._modalities)

@@ -56,9 +56,9 @@ class Preprocessor:
         return self.process(modality, self._decode(modality, item, options), options)
 
     def measure(self, modality: Modality, item: Encoded, options: Mapping[str, Any]) -> int:
-        """Bytes that an item will have once it is decoded, as far as its headers say; nothing is decoded.
+        """Decoded size of an item in bytes, as far as its headers say, without decoding it.
 
-        Raises ``BadRequest`` for what can't be read and what is over a limit.
+        Raises ``BadRequest`` if it can't be read or is over a limit.
         """
         data = _plain(item)
         if modality == "image":
@@ -85,7 +85,7 @@ class Preprocessor:
         decoded = 0
         for array in _arrays(content):
             if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise BadRequest(f"{modality} must hold finite numbers, and some are NaN or infinity")
+                raise BadRequest(f"the {modality} has values that are NaN or infinity; send finite values")
             digest.update(np.ascontiguousarray(array).data)
             decoded += array.nbytes
         check_decoded(decoded, self.limits)
@@ -105,7 +105,7 @@ class Preprocessor:
 
     @property
     def _resized(self) -> Callable[[int, int], tuple[int, int]] | None:
-        """How large the processor makes images, where it says so."""
+        """The image size of the processor, if it says so."""
         return self._processor.resized if isinstance(self._processor, Resizing) else None
 
     def _decode_audio(self, data: bytes) -> Audio:

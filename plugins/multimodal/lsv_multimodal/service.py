@@ -44,12 +44,12 @@ class SharedTask:
 
 
 class _Read(msgspec.Struct, frozen=True):
-    """An item that has been read and not decoded."""
+    """An item that is read but not decoded."""
 
     reference: Reference
     item: Encoded
     key: bytes
-    """Names it, with the options that it is prepared with."""
+    """Identifies the item with its options."""
 
 
 class LocalMediaService:
@@ -109,7 +109,7 @@ class LocalMediaService:
             lambda one: len(one.item.data),
             lambda size: check_encoded(size, limits),
         )
-        if len(read) > 1:  # a single item's own limits hold before it is decoded
+        if len(read) > 1:  # the limits of a single item apply before decoding anyway
             await _few_at_a_time(
                 [partial(self._measure, one, chosen, owner) for one in read],
                 lambda size: size,
@@ -145,7 +145,7 @@ class LocalMediaService:
         return _Read(reference, item, await _key(reference.modality, item, options, salt))
 
     async def _measure(self, read: _Read, options: Mapping[str, Any], owner: Owner) -> int:
-        """Bytes that an item has once it is decoded, as far as its headers say."""
+        """Decoded size of an item in bytes, as far as its headers say."""
         found = self._cache.get(read.key)
         if found is not None:
             return found.decoded
@@ -165,8 +165,8 @@ class LocalMediaService:
         count = max(part.count for part in found.processed.parts)
         if count > self._most:
             raise BadRequest(
-                f"{reference.where}: the {reference.modality} becomes {count} embeddings, and at most "
-                f"{self._most} are taken: send a smaller one, or a shorter video (--encoder-cache-tokens)",
+                f"{reference.where}: the {reference.modality} needs {count} embeddings, over the limit of "
+                f"{self._most} (--encoder-cache-tokens): send a smaller one, or a shorter video",
                 param=reference.where,
             )
         return found
@@ -191,7 +191,7 @@ async def _few_at_a_time(
     size: Callable[[Found], int],
     check: Callable[[int], None],
 ) -> list[Found]:
-    """What all works give, in order; ``check`` sees the sum of the sizes grow, and what it raises ends the others."""
+    """The results of all works, in order. ``check`` gets the growing sum of sizes; if it raises, the others end."""
     few = asyncio.Semaphore(_AT_ONCE)
 
     async def run(work: Callable[[], Coroutine[Any, Any, Found]]) -> Found:
@@ -211,7 +211,7 @@ async def _few_at_a_time(
 
 
 async def _key(modality: Modality, item: Encoded, options: Mapping[str, Any], salt: bytes) -> bytes:
-    """What names a tenant's item before it is decoded."""
+    """The cache key of a tenant's item before decoding."""
     digest = hashlib.sha256(msgspec.json.encode([modality, item.base64, options, salt], order="sorted"))
     if len(item.data) < _LONG:
         digest.update(item.data)

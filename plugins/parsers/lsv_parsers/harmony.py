@@ -19,7 +19,7 @@ from lsv_parsers.values import copy_value
 
 MAX_HEADER = 512
 _START = "<|start|>assistant"
-"""Where prompts end: the answer goes on with the header of its first message."""
+"""The end of prompts. The answer continues with the header of its first message."""
 _RECIPIENT = "to="
 _BEGINS = ("<|start|>", "<|channel|>")
 _MESSAGE = marks_of("<|message|>")
@@ -68,7 +68,7 @@ class _Messages:
                 yield from self._message(mark)
 
     def _first_message(self) -> Reading[None]:
-        """Read the message whose header the prompt has begun, where its recipient stands before any channel."""
+        """Read the message whose header the prompt has begun; its recipient precedes any channel."""
         self._source.record()
         yield from self._source.skip()
         addressed = yield from self._source.stands((_RECIPIENT,))
@@ -79,7 +79,7 @@ class _Messages:
             self._parts.text(before)
 
     def _message(self, mark: str) -> Reading[None]:
-        """Read a message from its header on, which follows ``mark``."""
+        """Read a message from its header on, after ``mark``."""
         found = yield from self._source.head(_MESSAGE, MAX_HEADER)
         if found is None:
             self._parts.text("" if mark in _BEGINS else mark)

@@ -1,4 +1,4 @@
-"""Inkling writes blocks of one kind each: thoughts, texts and calls.
+"""Inkling's answers are blocks of thoughts, texts and calls.
 
 ``<|message_model|><|content_thinking|>…<|end_message|><|message_model|><|content_text|>…<|end_message|>
 <|message_model|>f<|content_invoke_tool_json|>{"name": "f", "args": {…}}<|end_message|>``; prompts end with
@@ -17,7 +17,7 @@ from lsv_parsers.tools.call import Call
 from lsv_parsers.tools.json_call import JsonCall
 
 MAX_HEADER = 300
-"""Characters of a function's name before the block that calls it."""
+"""Limit on a function's name before the block of its call."""
 _MESSAGE = "<|message_model|>"
 _TEXT, _THINKING, _CALL = "<|content_text|>", "<|content_thinking|>", "<|content_invoke_tool_json|>"
 _OTHER = ("<|content_invoke_tool_text|>", "<|content_tool_error|>")
@@ -29,18 +29,18 @@ _FORM = JsonCall(("name",), ("args",))
 
 
 def tools(form: AnswerForm) -> AnswerParser:
-    """Reads calls, and thoughts where no other parser has taken them before."""
+    """Reads calls, and thoughts unless another parser has already removed them."""
     return Reader(lambda source, parts: _Blocks(source, parts, form, calls=True).read())
 
 
 class InklingThinking:
-    """Reads thoughts, and leaves calls as they are for the parser after it."""
+    """Reads thoughts, and leaves calls for the next parser."""
 
     def __call__(self, form: AnswerForm) -> AnswerParser:
         return Reader(lambda source, parts: _Blocks(source, parts, form, calls=False).read())
 
     def thoughts_after(self, prompt_end: str) -> Thinking | None:
-        """All that comes before the text counts as thoughts. None where the prompt has begun that."""
+        """Everything before the text counts as thoughts. None if the prompt has begun the text."""
         if prompt_end.rstrip().endswith(_TEXT):
             return None
         return Thinking(begins=(_THINKING,), ends=(_TEXT,), close=f"{_ENDS[0]}{_MESSAGE}{_TEXT}", open=True)
@@ -50,7 +50,7 @@ thinking = InklingThinking()
 
 
 class _Blocks:
-    """The blocks of one answer. Without ``calls``, those that call are text, with their marks."""
+    """The blocks of one answer. Without ``calls``, blocks with calls are text, including their marks."""
 
     def __init__(self, source: Source, parts: Parts, form: AnswerForm, *, calls: bool) -> None:
         self._source = source
@@ -61,7 +61,7 @@ class _Blocks:
 
     def read(self) -> Reading[None]:
         end = self._form.prompt_end.rstrip()
-        if end.endswith(_THINKING) and not self._calls:  # of which the parser of thoughts has left nothing
+        if end.endswith(_THINKING) and not self._calls:  # the parser of thoughts has removed all of them
             yield from self._thoughts()
         elif end.endswith(_MESSAGE):
             yield from self._header()
@@ -72,7 +72,7 @@ class _Blocks:
                 yield from self._block(mark)
 
     def _header(self) -> Reading[None]:
-        """Read over a function's name, which the call in the block repeats. Anything else is a text without a kind."""
+        """Skip a function's name, which the call in the block repeats. Anything else is text without a kind."""
         found = yield from self._source.head(marks_of(*_KINDS, *_ENDS), MAX_HEADER)
         if found is None:
             return
@@ -108,7 +108,7 @@ class _Blocks:
         call = Call(self._source, self._parts, self._form.tools, known_only=False)
         self._source.record(_CALL)
         yield from self._source.skip()
-        while (yield from self._source.comes(_CALL)):  # a mark that is written twice counts once
+        while (yield from self._source.comes(_CALL)):  # a repeated mark counts once
             yield from self._source.skip()
         if not (yield from _FORM.read(call)) and not call.begun:
             self._parts.text(self._source.recorded())

@@ -1,4 +1,4 @@
-"""Messages that name whom they are for: to itself a model thinks, to a function it calls, to the user it answers."""
+"""Messages with a recipient: thoughts go to the model itself, calls to a function, answers to the user."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_HEADER = 512
 
 @dataclass(frozen=True)
 class AddressedThinking:
-    """Reads thoughts, and leaves out the headers of all messages: ``start``, ``to``, a recipient, ``head_end``.
+    """Reads thoughts, and removes the headers of all messages: ``start``, ``to``, a recipient, ``head_end``.
 
     Prompts end with ``start``, so the first header lacks it.
     """
@@ -34,7 +34,7 @@ class AddressedThinking:
         return Reader(lambda source, parts: self._read(source, parts, form))
 
     def thoughts_after(self, prompt_end: str) -> Thinking | None:
-        """All that comes before the message for the user counts as thoughts."""
+        """Everything before the message for the user counts as thoughts."""
         answer = f"{self.to}{self.user}{self.head_end}"
         if prompt_end.endswith(answer):
             return None
@@ -55,7 +55,7 @@ class AddressedThinking:
             opened = mark == self.start
 
     def _message(self, source: Source, parts: Parts, form: AnswerForm) -> Reading[None]:
-        """Read a header, and the thoughts after it where they are some."""
+        """Read a header, and thoughts if they follow."""
         found = yield from source.head(marks_of(self.head_end), MAX_HEADER)
         if found is None:
             return
@@ -94,7 +94,7 @@ class AddressedCalls:
                 yield from self._message(source, parts, form, mark)
 
     def _message(self, source: Source, parts: Parts, form: AnswerForm, mark: str) -> Reading[None]:
-        """Read a recipient's line after the ``mark``, and a call's arguments. What is neither becomes text."""
+        """Read a recipient's line after the ``mark``, and the arguments of a call. Anything else becomes text."""
         source.record(mark)
         yield from source.comes(self.begin)
         found = yield from source.head(marks_of("\n"), MAX_HEADER)

@@ -121,7 +121,7 @@ class Source:
         return True
 
     def stands(self, marks: Sequence[str]) -> Reading[bool]:
-        """Whether one of ``marks`` stands here; nothing is read."""
+        """Whether one of ``marks`` is next, without reading it."""
         for mark in marks:
             while self.left < len(mark) and mark.startswith(self.text[self.at :]) and not self.ended:
                 yield

@@ -22,7 +22,7 @@ class ThinkingFormat:
     always: bool = False
     """Whether an answer begins with thinking though nothing says so."""
     silent: tuple[str, ...] = ()
-    """Marks around the answer that follows, which are left out with the white space beside them."""
+    """Marks around the answer that follows. They are removed together with adjacent white space."""
 
     def __call__(self, form: AnswerForm) -> AnswerParser:
         return Reader(lambda source, parts: self.read(source, parts, form))
@@ -52,7 +52,7 @@ class ThinkingFormat:
         yield from self._answer(source, parts, form)
 
     def _answer(self, source: Source, parts: Parts, form: AnswerForm) -> Reading[None]:
-        """Show the rest. A model whose thoughts a budget has ended may end them once more."""
+        """Show the rest. If a budget has ended the thoughts, the model may end them once more."""
         ends = self.ends if form.bounded else ()
         while mark := (yield from source.until(marks_of(*self.silent, *ends, *form.hidden), parts.text)):
             if mark in ends:
@@ -83,8 +83,9 @@ class ThinkingFormat:
     def _drafted(
         self, mark: str, source: Source, parts: Parts, form: AnswerForm, show: Callable[[str], None]
     ) -> Reading[None]:
-        """Read thoughts from the mark of a call on. If they end later, the call is a draft. If they never end, the
-        answer does, and a call of an offered tool is meant.
+        """Read thoughts from the mark of a call on.
+
+        If the thoughts end later, the call was a draft. If the answer ends first, a call of an offered tool is real.
         """
         pieces = [mark]
         ended = yield from source.until(marks_of(*self.ends), pieces.append)
@@ -100,7 +101,7 @@ class ThinkingFormat:
             parts.text(rest)
 
     def _skip_ends(self, source: Source, parts: Parts, before: str = "") -> Reading[None]:
-        """Leave out marks that end thoughts which have ended already. Without one, ``before`` is text."""
+        """Skip marks that end thoughts which have already ended. Without such a mark, ``before`` is text."""
         while True:
             source.record(before)
             yield from source.skip()
@@ -116,7 +117,7 @@ class ThinkingFormat:
 
 
 def read_thoughts(source: Source, parts: Parts, ends: Sequence[str], marks: Marks) -> Reading[None]:
-    """Read thoughts up to one of ``ends``, which is among ``marks``; other marks are left out."""
+    """Read thoughts up to one of ``ends``, which are also in ``marks``; other marks are removed."""
     show = Trimmed(parts)
     parts.thinking = True
     while mark := (yield from source.until(marks, show)):

@@ -50,7 +50,7 @@ def copy_value(source: Source, show: Show, *, python: bool = False) -> Reading[b
 
 
 def python_as_json(text: str) -> str | None:
-    """A Python literal as JSON; None where the text is none."""
+    """A Python literal as JSON; None if the text is not one."""
     source, shown = Source(), list[str]()
     source.push(text)
     source.ended = True
@@ -58,7 +58,7 @@ def python_as_json(text: str) -> str | None:
         next(copy_value(source, shown.append, python=True))
     except StopIteration as stop:
         return "".join(shown) if stop.value and not source.left else None
-    raise AssertionError("a reader waits for more of a text that has ended")
+    raise AssertionError("a reader waits for more of a finished text")
 
 
 class _Value:

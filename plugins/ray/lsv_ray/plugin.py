@@ -1,4 +1,4 @@
-"""The executor ``ray``, by an optional package (``pip install -e '.[ray]'``)."""
+"""The executor ``ray``, which needs an optional package (``pip install -e '.[ray]'``)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def lsv_settings() -> Iterable[Setting]:
     yield Setting(name="ray.cpus", type="float", default=1.0, low=0.0, help="cores that Ray reserves for each rank")
     yield Setting(
         name="ray.resource",
-        help="what Ray calls a device, one of which it reserves for each worker (default: GPU, or HPU on Gaudi)",
+        help="Ray's name of a device; it reserves one for each worker (default: GPU, or HPU on Gaudi)",
     )
     yield Setting(
         name="ray.nsight", type="bool", default=False, aliases=("ray_workers_use_nsight",),

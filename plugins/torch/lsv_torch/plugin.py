@@ -40,7 +40,8 @@ def lsv_settings() -> Iterable[Setting]:
         type="float",
         default=0.0,
         low=0.0,
-        help="GiB of the device that may be used (default: all it tells of, or half the host's where it tells nothing)",
+        help="GiB of device memory to use (default: all that the device reports, or half of the host's if it "
+        "reports nothing)",
     )
 
 

@@ -1,4 +1,4 @@
-"""How kernels are launched, by kind of device: looked up by what it can do, never tuned while serving."""
+"""Launch parameters of kernels by kind of device: looked up by capability, never tuned while serving."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _CAPABILITIES: tuple[tuple[tuple[int, int], str], ...] = (
     ((8, 0), "ampere"),
     ((0, 0), "small"),
 )
-"""The first compute capability of each kind of NVIDIA's GPUs, which says how much shared memory a program has:
+"""The first compute capability of each kind of NVIDIA GPU, which determines the shared memory of a program:
 227 KiB from 9.0 on, 163 KiB for 8.0, 99 KiB for 8.6, 8.9 and 12.x, 64 KiB for 7.5. Source: CUDA C Programming Guide,
 "Compute Capabilities".
 """
 _SMALLER = {(8, 7): "ampere"}
-"""Capabilities among those above that have more: Orin, with the memory of 8.0."""
+"""Exceptions with more memory: Orin, which has as much as 8.0."""
 
 _INTEL_IDS: tuple[tuple[int, int, str], ...] = ((0x0B69, 0x0B6E, "ponte_vecchio"), (0x0BD0, 0x0BE5, "ponte_vecchio"))
 """The first and the last PCI device id of each range. Source: ``include/drm/intel/pciids.h`` of Linux."""
 _INTEL_ID = re.compile(r"\[(0x[0-9a-fA-F]{4})\]")
-"""In the name that a driver gives to a card that it does not know: ``Intel(R) Graphics [0xe211]``."""
+"""The PCI id in a driver's name for an unknown card: ``Intel(R) Graphics [0xe211]``."""
 _INTEL_NAME = re.compile(r"\bMax \d{4}\b|\bPonte Vecchio\b")
 
 
@@ -168,7 +168,7 @@ def nvidia_kind(capability: tuple[int, int]) -> str:
 
 
 def intel_kind(name: str, id: int | None) -> str:
-    """The kind of an Intel GPU by its PCI device id, where torch tells it or the name has it, or else by its name."""
+    """The kind of an Intel GPU by its PCI device id, from torch or from the name, or else by its name."""
     found = _INTEL_ID.search(name)
     id = id or (int(found[1], 16) if found else None)
     if id is not None:

@@ -1,4 +1,4 @@
-"""What Intel's Triton needs beside a C compiler: it builds its access to the driver when a kernel is first launched.
+"""Checks what Intel's Triton needs besides a C compiler: it builds its driver module at the first launch of a kernel.
 
 Its ``backend/driver.py`` compiles ``driver.c`` as C++ with SYCL's headers, which come with torch, and Level Zero's,
 which do not (triton-xpu 3.7: ``CompilationHelper`` and ``runtime/build.py``).
@@ -16,7 +16,7 @@ from pathlib import Path
 from lsv.settings import environment_with
 
 _COMPILERS = ("icpx", "clang++", "g++")
-"""What it takes in this order, unless ``CXX`` names another."""
+"""Compilers in order of preference, unless ``CXX`` names another."""
 _ROOTS = ("LEVEL_ZERO_V1_SDK_PATH", "ZE_PATH")
 """Variables that name the folder with Level Zero's ``include``; the first one counts."""
 _HEADER, _LIBRARY = "level_zero/ze_api.h", "libze_loader.so"
@@ -25,7 +25,7 @@ _BUILD = "import triton; triton.runtime.driver.active.utils"
 
 
 def find_missing() -> str | None:
-    """None, or what is missing that Intel's Triton builds its driver from."""
+    """None, or what is missing for building the driver module of Intel's Triton."""
     named = environment_with({}).get("CXX")
     found = [path for path in map(shutil.which, (named,) if named else _COMPILERS) if path]
     if not found:
@@ -40,18 +40,19 @@ def find_missing() -> str | None:
 
 @functools.cache
 def why_not_built() -> str | None:
-    """None, or why Triton's access to the driver can't be built and loaded. A child process tries it once, because a
-    failure must not end this one; Triton keeps what was built.
+    """None, or why the driver module can't be built and loaded.
+
+    A child process tries it once, so that a failure does not end this one. Triton caches the result.
     """
     done = _run([sys.executable, "-c", _BUILD], _BUILD_SECONDS)
     if done is None:
-        return f"Triton's access to Intel's driver was not built within {_BUILD_SECONDS:g} s"
+        return f"building the driver module of Intel's Triton took over {_BUILD_SECONDS:g} s"
     if done.returncode == 0:
         return None
     lines = [line for line in (*done.stdout.splitlines(), *done.stderr.splitlines()) if line.strip()]
     errors = [line for line in lines if "error" in line.lower()]
     told = (errors or lines or [f"exit code {done.returncode}"])[-1 if not errors else 0]
-    return f"Triton's access to Intel's driver can't be built ({told.strip()[:200]})"
+    return f"the driver module of Intel's Triton can't be built ({told.strip()[:200]})"
 
 
 def _has_header(compiler: str) -> bool:
@@ -64,13 +65,13 @@ def _has_header(compiler: str) -> bool:
 
 
 def _has_library(compiler: str) -> bool:
-    """A compiler prints a library's path where it finds it, and else its bare name."""
+    """A compiler prints the path of a library that it finds, else only its name."""
     done = _run([compiler, f"-print-file-name={_LIBRARY}"], _LOOK_SECONDS)
     return done is not None and Path(done.stdout.strip()).is_absolute()
 
 
 def _run(command: Sequence[str], seconds: float, text: str = "") -> subprocess.CompletedProcess[str] | None:
-    """The finished process; None where it did not end in time or could not be started."""
+    """The finished process; None if it did not end in time or could not be started."""
     try:
         return subprocess.run(command, input=text, capture_output=True, text=True, timeout=seconds, check=False)
     except (OSError, subprocess.TimeoutExpired):

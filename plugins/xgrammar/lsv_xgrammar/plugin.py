@@ -1,4 +1,4 @@
-"""The grammar back end xgrammar, an optional package (``pip install -e '.[xgrammar]'``)."""
+"""The grammar back end xgrammar, which needs an optional package (``pip install -e '.[xgrammar]'``)."""
 
 from __future__ import annotations
 

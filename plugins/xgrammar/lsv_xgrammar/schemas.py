@@ -77,7 +77,7 @@ class _Rewriter:
         if not isinstance(schema, dict):
             raise NotFollowed(f"a schema is an object or true, got {json.dumps(schema)[:64]}")
         if not isinstance(schema.get("$id", ""), str) or ("$id" in schema and schema is not self._root):
-            raise NotFollowed("$id within a schema is not followed")
+            raise NotFollowed("$id within a schema is not supported")
         given = {name: value for name, value in schema.items() if name in _ASSERTIONS}
         head = next((name for name in _HEADS if name in given), None)
         if head is None:
@@ -85,7 +85,7 @@ class _Rewriter:
         value = given.pop(head)
         types = given.pop("type", None) if head in ("const", "enum") else None
         if given:
-            raise NotFollowed(f"{_named(given)} beside {head} is not followed")
+            raise NotFollowed(f"{_named(given)} beside {head} is not supported")
         return {head: self._head(head, value, types)} if head != "$ref" else {"$ref": self._reference(value)}
 
     def _head(self, head: str, value: Any, types: Any) -> Any:
@@ -96,12 +96,12 @@ class _Rewriter:
             if len(values) > MAX_MEMBERS:
                 raise NotFollowed(f"enum has at most {MAX_MEMBERS} members, this one {len(values)}")
             if types is not None and not all(_is_a(one, types) for one in values):
-                raise NotFollowed(f"{head} beside a type that its values do not have is not followed")
+                raise NotFollowed(f"{head} beside a type that its values do not have is not supported")
             return value
         if not isinstance(value, list) or not value:
             raise NotFollowed(f"{head} must be a list that is not empty")
         if head == "allOf" and len(value) > 1:
-            raise NotFollowed("allOf of more than one schema is not followed")
+            raise NotFollowed("allOf of more than one schema is not supported")
         if head == "oneOf" and not _disjoint(value):
             raise NotFollowed("oneOf is followed where its schemas have different types, or different constants")
         return [self._schema(one) for one in value]
@@ -110,7 +110,7 @@ class _Rewriter:
         types = given.pop("type", None)
         if types is None:
             if given:
-                raise NotFollowed(f"{_named(given)} without type is not followed")
+                raise NotFollowed(f"{_named(given)} without type is not supported")
             return {}
         names = types if isinstance(types, list) else [types]
         if not names or not all(isinstance(name, str) and name in _OF_TYPE for name in names):
@@ -118,7 +118,7 @@ class _Rewriter:
         known = frozenset().union(*(_OF_TYPE[name] for name in names))
         for name in given:
             if name not in known:
-                raise NotFollowed(f"{name} with type {json.dumps(types)} is not followed")
+                raise NotFollowed(f"{name} with type {json.dumps(types)} is not supported")
         options = [self._one_type(name, {k: v for k, v in given.items() if k in _OF_TYPE[name]}) for name in names]
         return options[0] if len(options) == 1 else {"anyOf": options}
 
@@ -140,7 +140,7 @@ class _Rewriter:
             found["prefixItems"] = [self._schema(one) for one in given["prefixItems"]]
         if given.get("items") is False:
             if "prefixItems" not in given:
-                raise NotFollowed("items: false without prefixItems is not followed")
+                raise NotFollowed("items: false without prefixItems is not supported")
         else:
             found["items"] = self._schema(given.get("items", True))
         return found
@@ -202,12 +202,12 @@ def _string(given: dict[str, Any]) -> Schema:
     kinds = [name for name in ("format", "pattern") if name in given]
     lengths = [name for name in ("minLength", "maxLength") if name in given]
     if len(kinds) + bool(lengths) > 1:
-        raise NotFollowed(f"{' beside '.join([*kinds, *lengths])} is not followed")
+        raise NotFollowed(f"{' beside '.join([*kinds, *lengths])} is not supported")
     if "format" in given and given["format"] not in _FORMATS:
-        raise NotFollowed(f"format {json.dumps(given['format'])[:64]} is not followed")
+        raise NotFollowed(f"format {json.dumps(given['format'])[:64]} is not supported")
     pattern = given.get("pattern")
     if pattern is not None and (not isinstance(pattern, str) or _UNKEPT.search(pattern)):
-        raise NotFollowed("pattern with look-around, or with characters that JSON escapes, is not followed")
+        raise NotFollowed("pattern with look-around, or with characters that JSON escapes, is not supported")
     if not lengths:
         return {"type": "string", **given}
     _check_counts(given, "minLength", "maxLength")
@@ -219,9 +219,9 @@ def _numeric(name: str, given: dict[str, Any]) -> Schema:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise NotFollowed(f"{key} must be a number")
         if name == "integer" and value != int(value):
-            raise NotFollowed(f"{key} that is no integer, with type integer, is not followed")
+            raise NotFollowed(f"{key} that is no integer, with type integer, is not supported")
         if abs(value) >= MAX_INTEGER:
-            raise NotFollowed(f"{key} of more than 63 bits is not followed")
+            raise NotFollowed(f"{key} of more than 63 bits is not supported")
     return {"type": name, **{key: int(value) if name == "integer" else value for key, value in given.items()}}
 
 
@@ -266,7 +266,7 @@ def _path(pointer: str) -> Iterator[str]:
     if pointer == "#":
         return
     if not pointer.startswith("#/") or "%" in pointer:
-        raise NotFollowed(f"$ref {json.dumps(pointer)[:64]} is not followed: it must be # or begin with #/")
+        raise NotFollowed(f"$ref {json.dumps(pointer)[:64]} is not supported: it must be # or begin with #/")
     for part in pointer[2:].split("/"):
         yield part.replace("~1", "/").replace("~0", "~")
 

@@ -20,7 +20,7 @@ from lsv_xpu.runtime import Vendor
 log = logging.getLogger(__name__)
 
 _PROBED_BYTES = 64 << 20
-"""An allocation that free memory must show."""
+"""Bytes to allocate in order to see whether free memory shrinks."""
 
 
 class XpuDevice(Accelerator):
@@ -47,7 +47,7 @@ class XpuDevice(Accelerator):
             graph_tokens=MOST_TOKENS if tokens is None else int(tokens),
         )
         self._why_uncounted: str | None = None
-        """Empty where the driver tells what is free; None before it was tried."""
+        """Why the driver's free memory is unreliable; empty if it is reliable, None if untested."""
 
     def memory(self) -> Memory:
         """Where the driver does not tell what is free, all that this process has not reserved."""
@@ -55,7 +55,9 @@ class XpuDevice(Accelerator):
             self._why_uncounted = self._find_uncounted()
             if self._why_uncounted:
                 log.warning(
-                    "%s: other programs on this device are not counted (%s)", self.info.name, self._why_uncounted
+                    "%s: memory of other programs on this device is not counted (%s)",
+                    self.info.name,
+                    self._why_uncounted,
                 )
         if not self._why_uncounted:
             return super().memory()
@@ -63,23 +65,23 @@ class XpuDevice(Accelerator):
         return Memory(total=self.info.total_bytes, free=self.info.total_bytes - used, used=used)
 
     def _find_uncounted(self) -> str:
-        """Why the driver's free memory is not to be believed: it raises, or an allocation does not change it, as with
-        several drivers of Intel's (pytorch/pytorch#161381). Empty where it is.
+        """Test the driver's free memory. Returns why it is unreliable: it raises, or does not change with an
+        allocation, as in several Intel drivers (pytorch/pytorch#161381). Empty if it is reliable.
         """
         try:
             before = super().memory().free
-            if self.torch_device.type == "cpu":  # emulated without a device of its own
+            if self.torch_device.type == "cpu":  # emulated, without a device
                 return ""
             held = torch.empty(_PROBED_BYTES, dtype=torch.uint8, device=self.torch_device)
             self.synchronize()
             after = super().memory().free
         except torch.OutOfMemoryError:
-            return ""  # so little is free that the driver's word is the best there is
+            return ""  # too little memory is free for a test, so trust the driver
         except RuntimeError as cause:
             return first_line(cause)
         del held
         self.release_cache()
-        return "" if before - after >= _PROBED_BYTES // 2 else "its free memory does not change by an allocation"
+        return "" if before - after >= _PROBED_BYTES // 2 else "its free memory does not change with an allocation"
 
     def communicator(self, group: Group) -> Communicator | None:
         if group.size == 1:

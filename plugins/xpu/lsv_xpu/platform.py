@@ -93,7 +93,7 @@ class XpuPlatform(Platform):
         return Advice(info.name, tuple(rows))
 
     def _info_of(self, config: EngineConfig) -> DeviceInfo:
-        """The device that an engine opens first."""
+        """The first device of an engine."""
         return self.devices()[config.device]
 
     def references(self, info: DeviceInfo) -> Mapping[str, float]:

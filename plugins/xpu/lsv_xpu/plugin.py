@@ -135,7 +135,7 @@ def lsv_settings() -> Iterable[Setting]:
         choices=tuple(libraries.EMULATED),
         help="the vendor's kernels of --emulate, answered by fakes: none, vllm (vllm_xpu_kernels and PyTorch's), ipex",
     )
-    yield Setting(name="xpu.emulated_model", default="B60", help="what --emulate stands for: A770, B50, B60, B70 …")
+    yield Setting(name="xpu.emulated_model", default="B60", help="card that --emulate emulates: A770, B50, B60, B70 …")
     yield Setting(
         name="xpu.emulated_memory",
         type="float",

@@ -86,7 +86,7 @@ def test_commands_begin_with_a_slash(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "system" not in [message["role"] for message in asked[2]]
     assert asked[-1][-1]["content"] == "/etc/hosts?"
     said = capsys.readouterr().err
-    for words in ("/clear", "No such file", "not text in UTF-8", "there is no command /nonsense"):
+    for words in ("/clear", "No such file", "not UTF-8 text", "there is no command /nonsense"):
         assert words in said
 
 
@@ -165,7 +165,7 @@ def test_an_evening_in_a_terminal(tmp_path: Path) -> None:
         terminal.wait_for("Mira lives in Lorn.")
         terminal.wait_for(">")
         terminal.type("\x03")
-        terminal.wait_for("Ctrl-D or /bye leaves")
+        terminal.wait_for("press Ctrl-D or Ctrl-C again")
         terminal.type("\x1b[A")  # the question before
         terminal.wait_for("Mira live?")
         terminal.type("\r")

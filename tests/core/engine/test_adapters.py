@@ -25,13 +25,13 @@ from lsv.testing.fakes.requests import make_spec
 
 
 class ReadingExecutor(FakeExecutor):
-    """Reads adapters until it is told that they are there, or of what is wrong with them."""
+    """Reads adapters until the test says that they are loaded, or why loading failed."""
 
     def __init__(self) -> None:
         super().__init__()
         self.there: bool | CheckpointError = False
         self.broken = ""
-        """The adapter that something is wrong with; any where it is empty."""
+        """The adapter that is damaged; empty for any adapter."""
         self.asked: list[str] = []
 
     def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
@@ -168,9 +168,7 @@ def test_a_refused_request_takes_nothing_from_the_next_one(
     assert [adapter.name for adapter in engine.adapters.listed] == ["two"]
 
 
-def test_workers_forget_what_nobody_can_ask_for_any_more(
-    engine: Engine[str], executor: ReadingExecutor, folder: Path
-) -> None:
+def test_workers_drop_unreachable_adapters(engine: Engine[str], executor: ReadingExecutor, folder: Path) -> None:
     def drops() -> int:
         return executor.asked.count("drop_adapter")
 

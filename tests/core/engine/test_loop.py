@@ -24,7 +24,7 @@ def address(tmp_path: Path) -> str:
 
 @pytest.fixture
 def loop(address: str) -> Iterator[EngineLoop]:
-    """One that has loaded and is polled by the test."""
+    """A loaded engine loop, polled by the test."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(address)
     listener.listen()
@@ -47,7 +47,7 @@ def connect(loop: EngineLoop, address: str) -> socket.socket:
 
 
 def test_a_client_that_leaves_before_its_answers(loop: EngineLoop, address: str) -> None:
-    """An answer finds it gone; what else it sent is nobody's, and the loop goes on."""
+    """A client leaves before an answer. Its other messages are ignored, and the loop goes on."""
     client, other = connect(loop, address), connect(loop, address)
     for message in (Control(0, "reset_prefix_cache"), Control(1, "reset_prefix_cache"), Abort((0,))):
         client.sendall(encode_frame(message))
@@ -62,7 +62,7 @@ def test_a_client_that_leaves_before_its_answers(loop: EngineLoop, address: str)
 def test_a_client_that_is_lost_while_another_is_served(
     loop: EngineLoop, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both have sent something, and both events are at hand when the first is read."""
+    """Both clients have sent messages, and both events are pending when the first is handled."""
     clients = [connect(loop, address) for _ in range(2)]
     for client in clients:
         client.sendall(encode_frame(Hello()))

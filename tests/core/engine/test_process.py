@@ -45,7 +45,7 @@ Start = Callable[..., Awaitable[SocketClient]]
 SUPERVISORS: dict[SocketClient, Supervisor] = {}
 TOKENIZER = letters(fake_tokens.VOCABULARY)
 IN_A_THREAD = pytest.mark.usefixtures("engine_is_a_thread")
-"""For tests of clients and of the engine's loop, which ask nothing of its process."""
+"""For tests of clients and the engine's loop, which need no real process."""
 
 
 @pytest.fixture
@@ -361,7 +361,7 @@ async def test_restart(start: Start):
     assert len(await answer(client, [1], greedy(3))) == 3
     os.kill(pid(client), signal.SIGKILL)
     await wait_for(lambda: client.status.state == "dead")
-    await wait_for(lambda: not SUPERVISORS[client]._thread.is_alive())  # no process can be started any more
+    await wait_for(lambda: not SUPERVISORS[client]._thread.is_alive())  # makes starting a process fail
     assert not runs(client)
 
 

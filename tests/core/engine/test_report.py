@@ -1,4 +1,4 @@
-"""What the log says of a start: no figure is negative or empty, and the lines that users look for come first."""
+"""The log of a start: no figure is negative or empty, and the lines that users look for come first."""
 
 from __future__ import annotations
 
@@ -53,4 +53,4 @@ def test_a_server_logs_model_device_and_address_first(
     model, device, where = (record.getMessage() for record in caplog.records)
     assert model.startswith("model: fake")
     assert device.startswith("device: fake, float32, context of ")
-    assert where == f"address: {address}, once the model is loaded"
+    assert where == f"address: {address} (available once the model is loaded)"

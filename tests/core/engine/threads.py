@@ -1,4 +1,4 @@
-"""An engine process that is a thread: what supervisor, clients and engine say to each other is what it always is."""
+"""An engine process as a thread. The messages between supervisor, clients and engine are the real ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KILL_SECONDS = 10.0
 
 
 class LoopThread(Peer[Boot, Beat]):
-    """Stands for the ``Child`` of an ``EngineProcess``. Nothing can kill it, and it logs like the test itself."""
+    """Replaces the ``Child`` of an ``EngineProcess``. It can't be killed, and it logs like the test itself."""
 
     pid = os.getpid()
 
@@ -61,7 +61,7 @@ def _serve(boot: Boot, listener: socket.socket, lifeline: socket.socket) -> None
     engine: Engine[int] = Engine(boot.config, FakeExecutor(), Fcfs())
     loop = EngineLoop(engine, listener, lifeline)
     try:
-        with suppress(SystemExit):  # it was told to stop while it loaded
+        with suppress(SystemExit):  # stopped while loading
             loop.load()
             loop.run()
     except LsvError as error:

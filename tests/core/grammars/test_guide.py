@@ -360,7 +360,7 @@ def test_parameters_travel():
 
 
 def test_each_tenant_has_its_own_grammars(make_compiler, backends: dict[str, Backend]):
-    """How soon an answer begins would tell what others have asked for."""
+    """A shared cache would reveal by timing what other tenants have requested."""
     compiler, asked = make_compiler(), regex("x")
     first = get(compiler, asked)
     assert compiler.find(asked) is first

@@ -42,7 +42,7 @@ def test_counts_in_every_spelling(text: str) -> None:
         (["--limit-mm-per-prompt", "image=-1"], "whole numbers by name"),
         (["--limit-mm-per-prompt", '{"image": true}'], "whole numbers by name"),
         (["--limit-mm-per-prompt", "{image"], "JSON"),
-        (["--limit-mm-per-prompt", "smell=1"], "no kind of media 'smell'"),
+        (["--limit-mm-per-prompt", "smell=1"], "unknown kind of media 'smell'"),
         (["--mm-processor-kwargs", "[1]"], "must be a JSON object"),
         (["--allowed-local-media-path", "/no/such/folder"], "is not a folder"),
         (["--media-timeout", "0"], "at least 0.1"),

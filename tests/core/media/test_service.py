@@ -78,7 +78,7 @@ def test_without_a_service_the_error_names_the_plugin(opened: Any, config: Any) 
 
 
 def test_two_services_are_one_too_many() -> None:
-    with pytest.raises(PluginError, match=r"more than one media service, here of .* and here of"):
+    with pytest.raises(PluginError, match=r"several media services, here of .* and here of"):
         open_service(SEEING, catalog_of(Families, Decoding, Decoding), MediaOptions())
 
 

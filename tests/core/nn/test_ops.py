@@ -87,7 +87,7 @@ def test_references_that_no_device_can_capture_are_found():
 
 
 def test_a_shared_expert_is_captured_with_the_routed_ones():
-    """Beside a kernel for these it is products, a gate and a sum."""
+    """The reference for such a kernel: products, a gate and a sum."""
 
     class Sparse(Plain):
         composite = True

@@ -78,9 +78,9 @@ def test_the_reason_is_told(catalog):
     assert choose(catalog, "<tool_calls>", "JambaForCausalLM")[1] == (
         "the chat template has <tool_calls>, and the architecture is JambaForCausalLM"
     )
-    assert choose(catalog, "")[1] == "no tool parser knows the chat template"
+    assert choose(catalog, "")[1] == "no tool parser recognises the chat template"
     assert choose(catalog, read_template("hermes"), named="none") == (None, "turned off")
-    assert choose(catalog, read_template("hermes"), named="pythonic") == ("pythonic", "named by an option")
+    assert choose(catalog, read_template("hermes"), named="pythonic") == ("pythonic", "set by an option")
 
 
 def test_names_and_aliases(catalog):

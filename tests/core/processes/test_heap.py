@@ -1,4 +1,4 @@
-"""What the allocator keeps of freed memory, in a process of its own, and when garbage is collected."""
+"""How much freed memory the allocator keeps, in a separate process, and when garbage is collected."""
 
 import ctypes
 import gc

@@ -21,7 +21,7 @@ def test_a_port_is_free_and_no_outgoing_connection_gets_it(monkeypatch: pytest.M
 
 
 def test_a_port_that_is_taken_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no port below the outgoing ones is free, the system chooses."""
+    """If no port below the ephemeral range is free, the system chooses one."""
     with socket.create_server(("127.0.0.1", ports.free_port())) as taken:
         port = taken.getsockname()[1]
         assert not ports._is_free("127.0.0.1", port)

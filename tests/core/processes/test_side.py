@@ -40,7 +40,7 @@ async def test_the_line_for_a_process_has_an_end(monkeypatch: pytest.MonkeyPatch
     pool: SidePool[Begin | Try, Tried] = SidePool(kind(), Begin(), seconds=60, size=1)
     tasks = [asyncio.create_task(pool.ask(Try("thread"))) for _ in range(3)]
     await asyncio.sleep(0)
-    with pytest.raises(Overloaded, match="2 others wait for the process that tries"):
+    with pytest.raises(Overloaded, match="2 requests are waiting for the process that tries"):
         await pool.ask(Try("thread"))
     tasks[1].cancel()
     assert [isinstance(found, Tried) for found in await asyncio.gather(*tasks, return_exceptions=True)] == [

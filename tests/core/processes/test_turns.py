@@ -1,4 +1,4 @@
-"""Turns: who is next, whoever leaves, and that nothing is kept of what has ended."""
+"""Turns: the order of waiting work, cancelled work, and no state left after work has ended."""
 
 from __future__ import annotations
 

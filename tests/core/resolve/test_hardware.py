@@ -87,7 +87,7 @@ def test_an_emulation_is_loud(monkeypatch: pytest.MonkeyPatch) -> None:
     choices = Choices()
     platform, device = choose_platform("made-up", True, Catalog(OFFER), choices)
     assert (type(platform), device) == (Emulated, GPU)
-    assert "EMULATED: no device is there" in choices.reasons[0].why
+    assert "EMULATED: there is no device" in choices.reasons[0].why
 
 
 @pytest.mark.row("F-338", "F-339")

@@ -1,4 +1,4 @@
-"""The names that clients call a model by."""
+"""The names by which clients may request a model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def catalog() -> Catalog:
 
 @pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with models in each of the places that people keep them in, which is the working directory, too."""
+    """A working directory with models in all common places."""
     monkeypatch.chdir(tmp_path)
     snapshot = tmp_path / "hub" / "models--org--some-model" / "snapshots" / "0123abcd"
     for folder in (tmp_path / "Qwen3-0.6B", tmp_path / "org" / "local", snapshot):
@@ -57,7 +57,7 @@ def test_a_path_is_called_by_its_last_part_and_stays_an_alias(models, catalog, m
 
 @pytest.mark.parametrize("model", ["Qwen3-0.6B", "org/elsewhere", "org/elsewhere:Q4_K_M", "lsv-demo"])
 def test_a_name_that_is_no_path_stays(models, catalog, model) -> None:
-    (models / "lsv-demo").mkdir()  # the alias of a plugin is found first
+    (models / "lsv-demo").mkdir()  # a plugin's alias is found first
     assert chosen(None, model, catalog) == ((model,), ())
 
 

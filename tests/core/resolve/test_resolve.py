@@ -121,9 +121,9 @@ def test_sampling_that_a_checkpoint_recommends_is_logged(configure, tmp_path):
     (tmp_path / "generation_config.json").write_text(json.dumps({"temperature": 0.6, "top_k": 20}))
     (reason,) = [reason for reason in configure().reasons if reason.name == "default_sampling"]
     assert reason.value == "temperature=0.6 top_k=20"
-    assert reason.why == "recommended by the checkpoint's generation_config.json; requests may say otherwise"
+    assert reason.why == "recommended by the checkpoint's generation_config.json; requests may override them"
     both = why(configure("--override-generation-config", '{"min_p": 0.1}'), "default_sampling")
-    assert both.endswith("generation_config.json, set by override_generation_config; requests may say otherwise")
+    assert both.endswith("generation_config.json, set by override_generation_config; requests may override them")
     assert not configure("--generation-config", "vllm").reasons or "default_sampling" not in [
         reason.name for reason in configure("--generation-config", "vllm").reasons
     ]

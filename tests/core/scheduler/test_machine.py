@@ -86,7 +86,7 @@ class Requests(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 1000))
     def spoil(self, number: int) -> None:
-        """A page of the cache holds NaN from now on."""
+        """Corrupt a cache page with NaN."""
         self.rig.worker.spoil(number)
         self.spoils += 1
 

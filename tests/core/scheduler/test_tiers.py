@@ -265,7 +265,7 @@ def test_what_was_forgotten_before_it_was_saved_is_saved_when_it_is_computed_aga
 
 
 @pytest.mark.parametrize("groups", GROUPS)
-def test_what_another_engine_revokes_is_forgotten_everywhere(groups):
+def test_contents_that_another_engine_revokes_are_forgotten_everywhere(groups):
     keeper = FakeKeeper()
     rig = Rig(groups=GROUPS[groups], cells=100, keeper=keeper)
     cached(rig, 1)
@@ -282,7 +282,7 @@ def test_what_another_engine_revokes_is_forgotten_everywhere(groups):
 
 
 def test_others_hear_once_of_what_is_revoked():
-    """Two engines that fetch from each other would go on for ever."""
+    """Two engines that fetch from each other would otherwise revoke forever."""
     keeper, heard = FakeKeeper(), []
     keeper.contents = {b"kept": (), b"kept, too": ()}
     tiers = Tiers(0, keeper, revoke=heard.extend)
@@ -368,13 +368,13 @@ class Tiered(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 1000))
     def spoil(self, number: int) -> None:
-        """A page of the cache holds NaN from now on, and so does what is copied from it."""
+        """Corrupt a cache page with NaN, which copies of it inherit."""
         self.rig.worker.spoil(number)
         self.spoils += 1
 
     @rule(data=st.data())
     def hear(self, data) -> None:
-        """Another engine revokes some of what is kept."""
+        """Another engine revokes some contents."""
         if self.keeper is not None and self.keeper.contents:
             keys = data.draw(st.lists(st.sampled_from(sorted(self.keeper.contents)), max_size=4))
             self.rig.kv.revocations.note(keys)

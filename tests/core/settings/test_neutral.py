@@ -45,7 +45,7 @@ REFUSED = [
 WARNED = [
     ("enable_dbo", True, "computed together"),
     ("num_scheduler_steps", 8, "a step is one pass"),
-    ("collect_detailed_traces", "all", "a profile of steps tells more"),
+    ("collect_detailed_traces", "all", "a profile of steps has more"),
 ]  # fmt: skip
 OBJECTS = SimpleNamespace(
     dtype=type("dtype", (), {"__module__": "torch", "__str__": lambda self: "torch.bfloat16"})(),

@@ -106,7 +106,7 @@ def test_everything_after_two_dashes_is_plain() -> None:
         (["--preemption-mode", "swap"], ["recompute", "--kv-offload-gib"]),
         (["--cpu-offload-gb", "-1"], ["--cpu-offload-gb", "at least 0"]),
         (["--long-lora-scaling-factors", "2,4"], ["long-lora-scaling-factors must be left out", "rope"]),
-        (["--max-log-size", "5"], ["unknown option --max-log-size; --help lists what there is"]),
+        (["--max-log-size", "5"], ["unknown option --max-log-size; --help lists all options"]),
     ],
 )
 def test_refusals(arguments: list[str], words: list[str]) -> None:

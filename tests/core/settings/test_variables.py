@@ -61,7 +61,7 @@ def test_a_variable_without_effect_is_warned_of_with_the_reason(monkeypatch: pyt
     monkeypatch.setenv("VLLM_TRACE_FUNCTION", "")
     first, second = unknown_variables(options.CORE)
     assert first == "the variable VLLM_NEVER_HEARD_OF has no effect: it is not read here"
-    assert second.startswith("the variable VLLM_RPC_TIMEOUT has no effect: the server waits for its engine as long as")
+    assert second.startswith("the variable VLLM_RPC_TIMEOUT has no effect: the server waits as long as its")
 
 
 @pytest.mark.row("F-828", "F-202")

@@ -1,4 +1,4 @@
-"""Tokens that tokenizer.json lacks and other files name, beside transformers."""
+"""Tokens that other files name and tokenizer.json lacks, compared with transformers."""
 
 import json
 import logging
@@ -59,7 +59,7 @@ def test_ids_are_those_of_transformers(case: str, tmp_path: Path, caplog: pytest
     assert max(ids) >= NEXT, "a token was added"
     assert found.decode(ids) == expected.decode(ids, skip_special_tokens=True)
     assert found.special_tokens.get("pad_token") == expected.pad_token
-    assert "lacks tokens that other files name" in caplog.text
+    assert "lacks tokens that other files of the folder name" in caplog.text
 
 
 def test_a_token_that_can_not_get_its_id(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""Truncation beside transformers': special tokens stay, text is dropped on one side."""
+"""Truncation, compared with transformers: special tokens stay, text is dropped on one side."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_ids_without_special_tokens_are_cut_as_they_are():
 
 
 def test_special_tokens_that_leave_no_room_for_text():
-    with pytest.raises(BadRequest, match="to 2 tokens leaves no text beside 2 special tokens: keep at least 3"):
+    with pytest.raises(BadRequest, match="to 2 tokens leaves no text besides 2 special tokens: keep at least 3"):
         Frame((1,), (2,)).truncate([1, 5, 6, 2], 2, "right")
 
 

@@ -1,4 +1,4 @@
-"""Earlier messages as templates get them."""
+"""Earlier messages in the form that templates get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which calls a chat template writes, and whether parsers read them."""
+"""The calls that a chat template writes, and whether parsers read them back."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def try_out(catalog: Catalog, template: str, name: str, thoughts: str | None = "
 def test_a_parser_that_reads_all_forms_is_proved(catalog: Catalog) -> None:
     found = try_out(catalog, HERMES, "hermes")
     assert (found.held, found.failed, found.proves) == (ALL, [], True)
-    assert str(found) == f"it reads what the template writes: {', '.join(ALL)}"
+    assert str(found) == f"it reads back what the template writes: {', '.join(ALL)}"
 
 
 def test_a_parser_that_reads_none_fails_by_name(catalog: Catalog) -> None:
     found = try_out(catalog, HERMES, "glm45")
     assert (found.held, found.failed, found.proves) == ([], ALL, False)
-    assert str(found) == f"of what the template writes it does not read {', '.join(ALL)}"
+    assert str(found) == f"it can't read back what the template writes for {', '.join(ALL)}"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_thoughts_that_a_prompt_opens_and_a_history_leaves_out(opened: str, cata
 
 
 def test_a_header_that_ends_inside_of_a_mark_is_cut_before_it(catalog: Catalog) -> None:
-    """The prompt goes on with a mark that begins as the history does."""
+    """The prompt continues with a mark that begins like the history."""
     template = HERMES.replace("<tool_call>", "<|START_ACTION|>").replace("</tool_call>", "<|END_ACTION|>").replace(
         '"name"', '"tool_name"').replace('"arguments"', '"parameters"').replace(
         "<|assistant|>{% endif %}", "<|assistant|><|START_THINKING|>{% endif %}"
@@ -99,7 +99,7 @@ def test_what_a_template_does_not_write_is_not_tried(template: str, cases: list[
     assert [written.name for written in write(template)] == cases
     if not cases:
         found = try_out(catalog, template, "hermes")
-        assert str(found) == "the template shows no calls, so that they are read is not proved"
+        assert str(found) == "the chat template shows no calls, so this could not be checked"
 
 
 def choose(catalog: Catalog, template: str, named: str | None = None) -> tuple[str | None, str]:
@@ -109,8 +109,8 @@ def choose(catalog: Catalog, template: str, named: str | None = None) -> tuple[s
 
 
 def test_the_parser_that_reads_the_calls_is_chosen(catalog: Catalog) -> None:
-    """Not the one whose words the template has, if it reads none; the next, or any other that does."""
-    proof = f"it reads what the template writes: {', '.join(ALL)}"
+    """A parser whose words are in the template is skipped if it reads no calls; another one is chosen."""
+    proof = f"it reads back what the template writes: {', '.join(ALL)}"
     assert choose(catalog, HERMES) == ("hermes", f"the chat template has <tool_call> and arguments; {proof}")
     misleading = HERMES.replace("<tool_call>", "[TOOL_CALLS]").replace("</tool_call>", "")
     hint = "{# write <tool_call> and its arguments, <arg_key> and <arg_value> #}"
@@ -120,27 +120,27 @@ def test_the_parser_that_reads_the_calls_is_chosen(catalog: Catalog) -> None:
 
 
 def test_a_form_that_nothing_reads_has_no_parser(catalog: Catalog) -> None:
-    """The reason names the parser that its words stand for."""
+    """The reason names the parser whose words are in the template."""
     told = "{{ c.function.name }} of {{ c.function.arguments.values() | join(' and ') }}. "
     template = "{# <tool_call>, arguments #}" + HEADER + CALL + told + "{% endfor %}" + FOOTER
     name, why = choose(catalog, template)
     assert name is None
-    assert why.startswith("no tool parser reads what the chat template writes (hermes: of what the template writes it")
+    assert why.startswith("no tool parser can read what the chat template writes (hermes: it can't read back what")
     assert choose(catalog, template, named="hermes")[0] == "hermes", "an operator's word counts"
 
 
 def test_a_form_that_no_plugin_names_has_a_derived_parser(catalog: Catalog) -> None:
     template = HERMES.replace("tool_call>", "act>").replace('"name"', '"do"').replace('"arguments"', '"with"')
     name, why = choose(catalog, template)
-    assert (name, why) == ("derived", f"it reads what the template writes: {', '.join(ALL)}")
+    assert (name, why) == ("derived", f"it reads back what the template writes: {', '.join(ALL)}")
     assert choose(catalog, template, named="hermes")[0] == "hermes", "an operator's word counts"
 
 
 def test_a_derived_parser_that_is_named_needs_a_template_with_calls(catalog: Catalog) -> None:
     parsers = AnswerParsers(catalog, "", "LlamaForCausalLM", writer(HERMES))
-    with pytest.raises(ConfigError, match="shows nothing that a tool parser can be derived from; name another"):
+    with pytest.raises(ConfigError, match="no tool parser can be derived from this chat template; name another"):
         parsers.choose_calls("derived", None)
-    with pytest.raises(ConfigError, match="shows nothing that a reasoning parser can be derived from"):
+    with pytest.raises(ConfigError, match="no reasoning parser can be derived from this chat template"):
         parsers.choose_thoughts("derived")
 
 
@@ -167,7 +167,7 @@ def test_the_form_of_the_template_holds_where_the_parser_reads_it(
 
 
 def test_a_form_that_begins_before_the_thoughts_end_does_not_hold(catalog: Catalog) -> None:
-    """Where thoughts end with the header of the answer itself, a call has another header, and JSON holds instead."""
+    """If thoughts end with the header of the answer, a call has another header, and JSON is forced instead."""
     template = (
         "{% for m in messages %}<|start|>{{ m.role }}" + ONE_CALL + CALL + " to=functions.{{ c.function.name }}"
         "<|channel|>commentary json<|message|>{{ c.function.arguments | tojson }}<|call|>{% endfor %}{% if m.content %}"

@@ -17,7 +17,7 @@ from lsv.text.vocabularies.sentencepiece import read_tokenizer
 
 WORDS = ["▁h", "el", "lo", "▁hel", "▁hello", "h", "e", "l", "o", "▁", "w"]
 TOKENIZER = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}))
-"""What code of a checkpoint makes."""
+"""The tokenizer that a checkpoint's code creates."""
 HELLO, SPACE, W = 263, 268, 269
 
 

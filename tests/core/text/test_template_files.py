@@ -1,4 +1,4 @@
-"""Which files of a folder its chat template is read from."""
+"""The files of a folder from which its chat template is read."""
 
 import json
 import logging

@@ -132,11 +132,11 @@ def test_an_address_of_another_machine_is_refused(checkpoint: str, port: int) ->
 def test_machines_of_other_options_end_both_by_name(checkpoint: str, port: int) -> None:
     given = options(port, tensor_parallel_size=2)
     with node(checkpoint, **{**given, "max_model_len": 64}) as other:
-        with pytest.raises(ConfigError, match=r"node 1 \(127\.0\.0\.1\).*here and there max_model_len is 128 and 64"):
+        with pytest.raises(ConfigError, match=r"node 1 \(127\.0\.0\.1\).*max_model_len is 128 here and 64 there"):
             open_first(checkpoint, given)
         said = other.communicate(timeout=20)[0]
     assert other.returncode == 2, said
-    assert "don't fit together: here and there max_model_len is 128 and 64" in said.replace("\n", " ")
+    assert "don't fit together: max_model_len is 128 here and 64 there" in said.replace("\n", " ")
 
 
 @pytest.mark.row("F-577")
@@ -316,7 +316,7 @@ def test_a_machine_that_does_not_fit_ends_no_replica(
         if not joined:
             joined.append(Peer(reach(way, KEY.encode(), JOINING), Answer))
             joined[0].send(Join(**describe(other), number=3, count=4, nearby=""))
-        elif "was turned away: it does not fit: here and there max_model_len is 4096 and 64" in caplog.text:
+        elif "was turned away: it does not fit: max_model_len is 4096 here and 64 there" in caplog.text:
             with pytest.raises(ConfigError, match=r"node 3 \(127\.0\.0\.1\) and node 0 don't fit together"):
                 joined[0].receive(5.0)
             raise SystemExit
@@ -404,7 +404,7 @@ def wait_at(door: Door) -> int | None:
     raise AssertionError("nobody has come")
 
 
-def test_the_silent_keep_nobody_waiting(door: Door) -> None:
+def test_silent_connections_delay_no_node(door: Door) -> None:
     silent = [socket.create_connection((door.host, door.port)) for _ in range(8)]
     began = time.monotonic()
     with socket.create_connection((door.host, door.port)) as end:

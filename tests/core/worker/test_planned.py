@@ -1,4 +1,4 @@
-"""Weights in a format that is made while loading are planned as they will be held, not as they are stored."""
+"""For formats made while loading, the plan counts the bytes of the loaded weights, not of the stored ones."""
 
 from __future__ import annotations
 

@@ -238,7 +238,7 @@ def test_a_row_whose_numbers_break_fails_alone(drive: Drive, checkpoints: Checkp
 
 
 def test_a_chunk_that_nothing_is_sampled_from_fails_by_its_states(drive: Drive, checkpoints: Checkpoints) -> None:
-    """NaN in the middle of a prompt, in a row beside others that go on."""
+    """NaN in the middle of a prompt, next to rows that go on."""
     driver = drive()
     with torch.inference_mode():
         driver.worker._runner.model.embed.weight[5] = torch.nan
@@ -256,7 +256,7 @@ def test_a_chunk_that_nothing_is_sampled_from_fails_by_its_states(drive: Drive, 
 
 
 def test_a_prompt_that_ends_is_checked_in_all_its_tokens(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where layers have windows, the token that is sampled from does not see them all."""
+    """With windowed layers, the sampled token does not see all tokens."""
     run = nn_model.run
 
     def broken(model: nn_model.Model, step: Step) -> torch.Tensor:

@@ -205,8 +205,8 @@ async def test_plain_text_is_what_forms_can_send_without_asking(start):
 
 @pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""])
 @pytest.mark.parametrize("browser", [{"user-agent": "Mozilla/5.0 (X11)"}, {"sec-fetch-site": "cross-site"}])
-async def test_browsers_say_which_page_sends_a_form(start, kind, browser):
-    """An old browser leaves Origin out of a form, whose body can be JSON all the same."""
+async def test_forms_of_browsers_need_an_origin(start, kind, browser):
+    """An old browser sends a form without Origin, and its body may be JSON anyway."""
     closed, locked = await start(), await start(api_keys=("k",))
     for site, status in ((closed, 403), (locked, 200)):
         headers = {"content-type": kind, "authorization": "Bearer k", **browser}

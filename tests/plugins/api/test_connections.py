@@ -26,7 +26,7 @@ READ: dict[tuple[str, int], int] = {}
 
 @pytest.fixture(autouse=True)
 def watch_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep ``READ``."""
+    """Record bytes in ``READ``."""
     take_connection, take_data = Protocol.connection_made, Protocol.data_received
 
     def connection_made(self: Protocol, transport: asyncio.Transport) -> None:

@@ -1,4 +1,4 @@
-"""Tools for models whose chat template knows none: what the model reads, and that its calls are read back."""
+"""Tools for models whose chat template has none: the description, and reading back calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that a request forces, and forms beside tools: which of the two holds, and how a refusal names them."""
+"""Forced calls, and forms together with tools: which of the two applies, and how errors name them."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ OWN = (
     '["not"]\n   6 | calls: %json'
 )
 UNKNOWN = {"type": "object", "properties": {"a": {"items": {"type": "string"}, "uniqueItems": True}}}
-"""Parameters that no back end follows."""
+"""Parameters that no back end supports."""
 JSON_FORMAT = {"response_format": FORMAT}
 
 

@@ -203,7 +203,7 @@ async def test_requests_are_counted(site):
 
 
 class Answering(FakeClient):
-    """Says what has happened of requests that run."""
+    """Reports timings of running requests."""
 
     happened: list[Timings] = []
 
@@ -227,7 +227,7 @@ async def test_first_tokens_and_gaps_are_counted_while_answers_grow(start):
 
 
 async def test_every_process_counts_what_happens_in_it(start, monkeypatch):
-    """A scrape is answered by one process, for all."""
+    """One process answers a scrape for all of them."""
     monkeypatch.setattr(registry, "_SECONDS", 0.01)
     engine = Answering()
     site = await start(engine)

@@ -1,4 +1,4 @@
-"""Numbers that no field can hold are refused by the field's name, and never end as an error of the server."""
+"""Numbers out of range are refused with the field's name, and never cause an error of the server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FAR = (1 << 31, (1 << 63) - 1, 1 << 63, 1 << 64, 1 << 200, -(1 << 63), -(1 << 64
 
 
 def spellings(hint: Any, value: float) -> list[Any]:
-    """The bodies of a field of this type that hold a number."""
+    """Bodies that put a number into a field of this type."""
     kinds = (hint, *get_args(hint))
     found: list[Any] = [value] if int in kinds or float in kinds else []
     for kind in kinds:

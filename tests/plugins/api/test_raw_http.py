@@ -15,7 +15,7 @@ LAST = b"0\r\n"
 
 
 async def talk(site: Site, *pieces: bytes) -> tuple[bytes, bytes]:
-    """Send pieces one after another: head and body of the answer, up to the end of the connection."""
+    """Send pieces one after another; returns head and body of the answer, up to the end of the connection."""
     host, port = site.server.address.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:

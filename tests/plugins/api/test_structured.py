@@ -85,7 +85,7 @@ async def test_neutral_values_ask_for_nothing(site, body: dict[str, Any]):
         (
             {"response_format": {"type": "json_schema", "schema": SCHEMA, "json_schema": NAMED}},
             "response_format.schema",
-            "one of them",
+            "set only one",
         ),
         ({"response_format": {"type": "text", "schema": SCHEMA}}, "response_format.schema", "json_object or json_sch"),
         (
@@ -101,11 +101,11 @@ async def test_neutral_values_ask_for_nothing(site, body: dict[str, Any]):
         ({"response_format": {"type": "json_object", "shema": SCHEMA}}, "response_format.shema", "did you mean"),
         ({"guided_json": "{}", "guided_regex": "a"}, "guided_json", "one of them"),
         ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_json", "one of them"),
-        ({"guided_choice": ["a", ""]}, "guided_choice", "not empty"),
+        ({"guided_choice": ["a", ""]}, "guided_choice", "no empty strings"),
         ({"guided_choice": "a"}, "guided_choice", "array"),
         ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern", "JSON schema"),
         ({"guided_regex": "a", "guided_whitespace_pattern": " "}, "guided_regex", "whitespace_pattern"),
-        ({"guided_regex": "a" * 300_000}, "guided_regex", "at most"),
+        ({"guided_regex": "a" * 300_000}, "guided_regex", "over the limit of"),
         ({"structured_outputs": {"json": "{}", "regex": "a"}}, "structured_outputs", "exactly one"),
         ({"structured_outputs": {"choice": "a"}}, "structured_outputs", "list"),
         ({"structured_outputs": {"jsn": "{}"}}, "structured_outputs", "jsn"),

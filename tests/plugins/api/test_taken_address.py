@@ -1,4 +1,4 @@
-"""An address that is taken is known before a model is loaded."""
+"""An address in use is detected before a model is loaded."""
 
 from __future__ import annotations
 

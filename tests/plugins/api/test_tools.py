@@ -346,7 +346,7 @@ async def test_stop_strings_and_parsers(site):
 
 @pytest.mark.parametrize(("stop", "whole"), [("\n</tool_call>", True), ("}}", False), ("Bern", False)])
 async def test_a_stop_string_inside_arguments_leaves_nothing_to_wait_for(site, stop, whole):
-    """The call is shown as far as it is written, and its result is not what the answer waits for."""
+    """The call is shown as far as it was written, and the answer does not wait for its result."""
     body = {"tools": [WEATHER], "stop": [stop]}
     choice = (await site.chat(**body)).json()["choices"][0]
     arguments = choice["message"]["tool_calls"][0]["function"]["arguments"]
@@ -357,7 +357,7 @@ async def test_a_stop_string_inside_arguments_leaves_nothing_to_wait_for(site, s
 
 
 async def test_results_stand_in_the_order_of_their_calls(start):
-    """Clients send them as they come. Media keep their places in the messages that they are sent in."""
+    """Clients send results in any order. Media keep their places in the messages."""
     site = await start(tool_call_parser="hermes", request_templates=True)
     calls = [{"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}} for id in "ab"]
     said = [*USER, {"role": "assistant", "tool_calls": calls}]

@@ -284,12 +284,12 @@ def test_prefixes_are_shared_within_an_adapter_alone(open_llm: Callable[..., LLM
 @pytest.mark.row("F-290", "F-727", "F-729", "F-735")
 def test_refusals(base: Path, open_llm: Callable[..., LLM], adapters: list[LoRARequest], tmp_path: Path) -> None:
     llm = open_llm(enable_lora=True)
-    with pytest.raises(BadRequest, match="2 prompts need as many lora_request, got 1"):
+    with pytest.raises(BadRequest, match="2 prompts need 2 lora_request, got 1"):
         tokens_of(llm, prompts(2), [adapters[0]])
     with pytest.raises(BadRequest, match=r"has no adapter_config\.json"):
         tokens_of(llm, prompts(1), LoRARequest("x", 1, str(tmp_path)))
     wide = write_adapter(tmp_path / "wide", base, list(linear_layers(base))[:1], rank=17)
-    with pytest.raises(BadRequest, match="has rank 17, and --max-lora-rank is 16"):
+    with pytest.raises(BadRequest, match="has rank 17, over the limit of 16: raise --max-lora-rank"):
         tokens_of(llm, prompts(1), LoRARequest("x", 1, str(wide)))
     with pytest.raises(ConfigError, match="Saving with enable_lora=True is not supported!"):
         save_sharded_state(llm.config, llm._plugins.catalog, tmp_path / "saved")
@@ -302,14 +302,14 @@ def test_refusals(base: Path, open_llm: Callable[..., LLM], adapters: list[LoRAR
     ("config", "message"),
     [
         ({"use_dora": True}, "has no lora_magnitude_vector"),
-        ({"modules_to_save": ["lm_head"]}, "has no weight of lm_head, which modules_to_save names"),
-        ({"ensure_weight_tying": True}, "ensure_weight_tying: an embedding's adapter"),
+        ({"modules_to_save": ["lm_head"]}, "has no weight for lm_head, which modules_to_save lists"),
+        ({"ensure_weight_tying": True}, "ensure_weight_tying: an adapter of the embedding"),
         ({"bias": "all"}, "bias 'all' is not served"),
         ({"lora_bias": True}, "lora_bias"),
         ({"init_lora_weights": "pissa_niter_16"}, "changes the base model's weights"),
         ({"peft_type": "IA3"}, "peft_type 'IA3' is not served"),
         ({"use_something_new": True}, "use_something_new=True is not known"),
-        ({"target_modules": ["nothing"]}, "which target_modules does not name"),
+        ({"target_modules": ["nothing"]}, "which target_modules does not include"),
         ({"r": 0}, "at least 1"),
     ],
 )

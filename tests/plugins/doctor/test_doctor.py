@@ -102,7 +102,7 @@ def test_how_a_model_s_answers_are_read(capsys: pytest.CaptureFixture[str]) -> N
     assert found["model"] == "lsv-demo: LsvDemoForConditionalGeneration on cpu"
     assert found["reasoning parser"] == "qwen3: the chat template has <think> and </think>"
     assert found["tool parser"].startswith(
-        "mistral: named by an option; of what the template writes it does not read one"
+        "mistral: set by an option; it can't read back what the template writes for one"
     )
 
 

@@ -86,7 +86,7 @@ def test_answers_to_other_tenants_are_not_looked_through() -> None:
 
 @pytest.mark.parametrize(("requests", "tokens"), [(10, 1000), (1000, 64)], ids=["answers", "tokens"])
 def test_tenants_share_one_bound(requests: int, tokens: int) -> None:
-    """A client that invents a salt for each request takes no more than one that does not."""
+    """A client that invents a salt for each request takes no more memory."""
     pasts = Pasts(8, requests, tokens)
     for number in range(200):
         pasts.add(b"%d" % number, range(7))

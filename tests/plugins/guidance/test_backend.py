@@ -133,9 +133,9 @@ for _ in range(200):
         ({"json": {"type": "array", "x-guidance": {"lenient": True}, "uniqueItems": True}}, "uniqueItems"),
         ({"json": {"x-guidance": {"lenient": True}, "not": {}}}, "no value"),
         ({"json": {"oneOf": [{"type": "object"}, {"type": "object"}]}}, "no value"),
-        ({"json": {"$ref": "#"}}, "leads back to itself"),
-        ({"json": {"allOf": [{"$ref": "#"}]}}, "leads back to itself"),
-        ({"json": NESTED}, "nests more than 100 deep"),
+        ({"json": {"$ref": "#"}}, "refers to itself directly"),
+        ({"json": {"allOf": [{"$ref": "#"}]}}, "refers to itself directly"),
+        ({"json": NESTED}, "is nested more than 100 deep"),
         ({"regex": "(a"}, "unclosed"),
         ({"regex": "(?=a)b"}, "look-around"),
         ({"regex": r"(a)\1"}, "backreference"),
@@ -196,5 +196,5 @@ def test_hard_ones_are_followed_or_refused_but_never_stall(backend: GuidanceBack
 def test_large_enums(backend: GuidanceBackend):
     known = [f"member number {number}" for number in range(5_000)]
     assert follow(backend, json.dumps(known[4_321]), json={"enum": known})
-    with pytest.raises(BadRequest, match="at most"):
+    with pytest.raises(BadRequest, match="over the limit"):
         StructuredOutputsParams(json={"enum": [f"member number {number}" for number in range(100_000)]})

@@ -1,4 +1,4 @@
-"""A property is the same property however its name is written, and names keep to their patterns."""
+"""A property is the same however its name is escaped, and names follow their patterns."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_an_answer_never_comes_to_a_place_without_a_way_on(backend: GuidanceBack
     ],
 )
 def test_a_schema_whose_answers_never_end_is_refused(backend: GuidanceBackend, schema: Any):
-    with pytest.raises(BadRequest, match="none that ends"):
+    with pytest.raises(BadRequest, match="no value of finite size"):
         backend.compile(StructuredOutputsParams(json=schema))
 
 

@@ -1,4 +1,4 @@
-"""Regular expressions of schemas: the texts in which they are found, by Python's own, and their text for llguidance."""
+"""Regular expressions of schemas, compared with Python's re, and their form for llguidance."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def draw_texts(count: int = 300) -> list[str]:
 
 
 def python_of(pattern: str) -> str:
-    """ECMA's pattern as Python reads it."""
+    """An ECMA pattern in Python's syntax."""
     found = pattern.replace(r"\u{78}", "x")
     return re.sub(r"(?<!\\)\$", r"\\Z", found)
 
 
 def is_all(pattern: str, text: str) -> bool:
-    """Whether a written pattern is the whole text."""
+    """Whether a written pattern matches the whole text."""
     return bool(
         re.fullmatch(re.sub(r"\\x\{([0-9A-F]+)\}", lambda hit: f"\\U{int(hit[1], 16):08x}", pattern)[1:-1], text)
     )

@@ -1,4 +1,4 @@
-"""The program that runs the JSON Schema Test Suite, over a folder of its form."""
+"""The program that runs the JSON Schema Test Suite, on a folder with the suite's layout."""
 
 from __future__ import annotations
 

@@ -450,7 +450,7 @@ def test_a_port_that_is_taken_is_told_of(open_exchange, port):
         open_exchange("p", port=port)
 
 
-def test_consumers_hear_of_contents_that_are_revoked(open_exchange, port):
+def test_consumers_are_notified_of_revoked_contents(open_exchange, port):
     producer, consumer = open_exchange("p", port=port), open_exchange("c")
     keep(producer, *KEYS)
     producer.revoke(KEYS[:1])

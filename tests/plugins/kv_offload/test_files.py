@@ -228,10 +228,10 @@ def test_a_full_disk_costs_no_more_than_the_file(tmp_path, monkeypatch, caplog):
     assert get(files) == CONTENT
 
 
-def test_a_checksum_is_of_the_machines_that_have_the_secret(
+def test_only_machines_with_the_secret_make_valid_checksums(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A checksum that anybody can compute lets anybody who can write decide what the model has said."""
+    """If anyone could compute the checksum, any writer to the folder could forge the model's output."""
     monkeypatch.setenv("LSV_CLUSTER_KEY", "a secret of some length")
     put(open_files(tmp_path))
     assert get(open_files(tmp_path)) == CONTENT

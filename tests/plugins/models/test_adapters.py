@@ -244,7 +244,7 @@ def test_ranks_and_alphas_by_pattern(checkpoint: Callable[..., Path], catalog: C
     folder = write_adapter(
         tmp_path / "a", base, modules, ranks=wide, rank_pattern={"model.layers.1.self_attn.q_proj": 8}
     )
-    with pytest.raises(CheckpointError, match=r"layers\.1\.mlp\.down_proj has lora_A .* rank is 4"):
+    with pytest.raises(CheckpointError, match=r"layers\.1\.mlp\.down_proj has lora_A .* gives rank 4"):
         adapted(config, catalog, folder)
 
 

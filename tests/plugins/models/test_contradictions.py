@@ -1,4 +1,4 @@
-"""config.json that says otherwise than the files do: lsv follows transformers, and says so in the log."""
+"""config.json contradicts the files: lsv follows transformers, and logs it."""
 
 import json
 import logging
@@ -20,7 +20,7 @@ HEADS = {
     "mamba": ("mamba", "lm_head.weight", "backbone.embeddings.weight"),
     "glm": ("transformers", "lm_head.weight", "model.embed_tokens.weight"),
 }
-"""By family: the offer that serves it, and what its files call the head and the embedding."""
+"""By family: its offer, and the names of head and embedding in its files."""
 SHAPES = {"mamba": {"state_size": 8, "time_step_rank": 6}}
 
 
@@ -33,7 +33,7 @@ def copy(source: Path, folder: Path, **keys: Any) -> Path:
 
 
 def tied(untied: Path, folder: Path) -> Path:
-    """A copy of a checkpoint with a head of its own, whose config.json ties it."""
+    """A copy of a checkpoint with a separate head that config.json ties."""
     return copy(untied, folder, tie_word_embeddings=True)
 
 
@@ -105,7 +105,7 @@ FOREIGN = [
     ("cohere", PARTIAL),
     ("gptj", FIXED), ("codegen", FIXED),
 ]  # fmt: skip
-"""Families and keys that they do not have, which others have."""
+"""Families with keys that only other families have."""
 
 
 @pytest.mark.parametrize(("family", "keys"), FOREIGN, ids=[f"{family}-{'-'.join(keys)}" for family, keys in FOREIGN])

@@ -96,11 +96,11 @@ NOISE = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "not an image in a known format"),
-        (b"hello", "not an image in a known format"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image in a known format"),
-        (encode(Image.new("RGB", (2, 2)), "TIFF"), "not an image in a known format"),
-        (encode(Image.new("RGB", (2, 2)), "JPEG2000"), "not an image in a known format"),
+        (b"", "not an image in a supported format"),
+        (b"hello", "not an image in a supported format"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image in a supported format"),
+        (encode(Image.new("RGB", (2, 2)), "TIFF"), "not an image in a supported format"),
+        (encode(Image.new("RGB", (2, 2)), "JPEG2000"), "not an image in a supported format"),
         (encode(Image.fromarray(NOISE))[:2000], "cut off"),
         (encode(Image.fromarray(NOISE), "JPEG")[:900], "cut off"),
         (encode(Image.fromarray(NOISE), "GIF")[:900], "cut off"),

@@ -141,7 +141,7 @@ def test_chat_takes_parts(llm: LLM) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"smell": b""}, "no kind of media 'smell'"),
+        ({"smell": b""}, "unknown kind of media 'smell'"),
         ({"image": "/no/such/file.png"}, "No such file"),
         ({"image": np.zeros((5, 4, 4), np.uint8)}, r"uint8 arrays with 3 axes.*got uint8 \[5, 4, 4\]"),
         ({"image": np.zeros((1, 5, 63), np.float32)}, r"finite numbers \[count, 64\], got \[5, 63\]"),
@@ -150,7 +150,7 @@ def test_chat_takes_parts(llm: LLM) -> None:
         ({"image": [np.zeros((5, 64), np.float32)] * 3}, "may hold 2 items"),
         ({"image": [solid(1, 2, 3)] * 3}, "may hold 2 items of kind image, got 3"),
         ({"image": [solid(1, 2, 3)] * 2}, "1 of 2 items have no place"),
-        ({"image": b"nothing"}, "not an image in a known format"),
+        ({"image": b"nothing"}, "not an image in a supported format"),
         ({"image": "http://127.0.0.1/x"}, "not fetched from the network"),
         ({"audio": np.zeros(5, np.int16)}, r"\(samples, rate\)"),
         ({"audio": ([], 8_000)}, "not empty"),
@@ -178,7 +178,7 @@ def test_prompts_with_media_are_never_cut(llm: LLM) -> None:
 
 def test_options_are_checked(tmp_path: Path, llm: LLM, family: Plugins) -> None:
     for name, value, message in (
-        ("limit_mm_per_prompt", "smell=2", "no kind of media 'smell'"),
+        ("limit_mm_per_prompt", "smell=2", "unknown kind of media 'smell'"),
         ("limit_mm_per_prompt", "image=many", "whole numbers by name"),
         ("allowed_local_media_path", str(tmp_path / "none"), "is not a folder"),
         ("mm_processor_kwargs", "[1]", "must be a JSON object"),

@@ -64,8 +64,8 @@ async def test_items_keep_their_order_and_are_remembered(service: LocalMediaServ
 
 
 @MODULE
-async def test_items_are_remembered_for_their_tenant_alone(service: LocalMediaService) -> None:
-    """How soon an answer begins would tell what others have shown."""
+async def test_items_are_cached_for_their_tenant_only(service: LocalMediaService) -> None:
+    """A shared cache would reveal by timing which media other tenants have sent."""
     (first,) = await service.prepare([shown(7, 7, 7)], {}, salt=b"a")
     (other,) = await service.prepare([shown(7, 7, 7)], {}, salt=b"b")
     assert other is not first
@@ -119,14 +119,14 @@ async def test_decoded_bytes_are_limited_by_request(config: EngineConfig, family
     small = [shown(n, 2, 3) for n in range(3)]
     assert [item.decoded for item in await service.prepare(small[:2], {})] == [36, 36]
     for _ in range(2):  # the second time from the cache
-        with pytest.raises(BadRequest, match=r"once they are decoded, over the limit .*--max-decoded-mb"):
+        with pytest.raises(BadRequest, match=r"the decoded media have .* over the limit .*--max-decoded-mb"):
             await service.prepare(small, {})
     await service.close()
 
 
 @MODULE
 async def test_all_items_are_measured_before_the_first_is_decoded(config: EngineConfig, family: Plugins) -> None:
-    """Also where each of them is within the limit: a request that is refused has cost no decoding."""
+    """Even if each item is within the limit. A refused request costs no decoding."""
     service = LocalMediaService(config, family.catalog, MediaOptions(limits=Limits(decoded=4 << 20)))
     decoded: list[object] = []
     prepare = service._pool.prepare
@@ -137,7 +137,7 @@ async def test_all_items_are_measured_before_the_first_is_decoded(config: Engine
 
     service._pool.prepare = count  # type: ignore[method-assign]
     large = [Reference("image", f"messages[0].content[{n}]", url=link(solid(n, 0, 0, size=(900, 900)))) for n in (1, 2)]
-    with pytest.raises(BadRequest, match=r"have 5 MiB once they are decoded, over the limit of 4 \(--max-decoded-mb"):
+    with pytest.raises(BadRequest, match=r"decoded media have 5 MiB, over the limit of 4 MiB \(--max-decoded-mb"):
         await service.prepare(large, {})
     assert not decoded
     assert [item.decoded for item in await service.prepare(large[:1], {})] == [900 * 900 * 3]
@@ -151,7 +151,7 @@ async def test_all_items_are_measured_before_the_first_is_decoded(config: Engine
 @MODULE
 async def test_items_of_a_request_are_bounded_before_they_are_decoded(config: EngineConfig, family: Plugins) -> None:
     service = LocalMediaService(config, family.catalog, MediaOptions(limits=Limits(bytes=100)))
-    with pytest.raises(BadRequest, match=r"before they are decoded, over the limit of .* 4 times --max-media-mb"):
+    with pytest.raises(BadRequest, match=r"encoded media have .* over the limit of .*4 times --max-media-mb"):
         await service.prepare([shown(n, 2, 3) for n in range(5)], {})
     await service.close()
 
@@ -193,7 +193,7 @@ class Waiting:
 @pytest.mark.row("F-704")
 @MODULE
 async def test_counts_are_limited_before_anything_is_read(service: LocalMediaService) -> None:
-    with pytest.raises(BadRequest, match=r"may hold 3 items of kind image, got 4; .*--limit-mm-per-prompt"):
+    with pytest.raises(BadRequest, match=r"may hold 3 items of kind image, got 4 .*--limit-mm-per-prompt"):
         await service.prepare([Reference("image", "x", url="nothing")] * 4, {})
     with pytest.raises(BadRequest, match="may hold 0 items of kind video"):
         await service.prepare([Reference("video", "x", url="nothing")], {})
@@ -205,7 +205,7 @@ async def test_items_that_no_encoder_takes_are_refused_by_both_numbers(
 ) -> None:
     assert service._most == 16384
     monkeypatch.setattr(service, "_most", 2)
-    with pytest.raises(BadRequest, match=r"content\[0\]: the image becomes 3 embeddings, and at most 2 are taken"):
+    with pytest.raises(BadRequest, match=r"content\[0\]: the image needs 3 embeddings, over the limit of 2"):
         await service.prepare([shown(1, 2, 3)], {})
 
 

@@ -1,4 +1,4 @@
-"""Chat templates of families that nobody has, each with calls in another form."""
+"""Chat templates of invented families, each with another form of calls."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _QUOTED = '{{ "\'" ~ v ~ "\'" if v is string else v if v is number or v is boole
 
 
 class Form(NamedTuple):
-    """How a template writes all calls of an answer."""
+    """The source that writes all calls of an answer."""
 
     calls: str
     raw: bool = False
-    """Whether texts stand without quotes."""
+    """Whether texts have no quotes."""
     escapes: bool = True
     """Whether any text can be written."""
     grammar: bool = True
-    """Whether a grammar can hold a model to it."""
+    """Whether a grammar can enforce it."""
     opened: bool = True
-    """Whether a mark tells calls from text."""
+    """Whether a mark distinguishes calls from text."""
 
 
 FORMS: Mapping[str, Form] = {

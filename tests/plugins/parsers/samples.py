@@ -1,4 +1,4 @@
-"""Answers as families write them, and what they say: by the name of the parser."""
+"""Sample answers of families and their meaning, by the name of the parser."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Family(NamedTuple):
     mark: str = ""
     """One that begins a call, to be written amid text."""
     typed: bool = True
-    """Whether an empty list or object, and null, can be told from an empty text."""
+    """Whether empty lists, objects and null can be distinguished from an empty text."""
 
 
 def dump(value: Any) -> str:

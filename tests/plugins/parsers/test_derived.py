@@ -1,4 +1,4 @@
-"""Parsers that are derived from what a chat template writes, for forms that no plugin names."""
+"""Parsers derived from a chat template, for forms that no plugin knows."""
 
 from __future__ import annotations
 

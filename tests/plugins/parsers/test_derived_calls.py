@@ -1,4 +1,4 @@
-"""Calls that are forced, or held to schemas, in forms that are derived from what a chat template writes."""
+"""Forced calls and strict schemas, in forms derived from a chat template."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_nothing_tells_objects_without_marks_from_text() -> None:
     ],
 )
 def test_a_text_without_quotes_has_no_pattern_nor_length(schema: dict[str, Any]) -> None:
-    """Then the call is forced in JSON, which can be held to them."""
+    """Then the call is forced in JSON, which can enforce them."""
     function = {"type": "object", "properties": {"a": schema}, "$defs": {"short": {"type": "string", "maxLength": 3}}}
     for name, held in (("tags", False), ("keys without quotes", False), ("python", True), ("words", True)):
         made = forced_grammar(derive(name), {"f": function}, MarkedBytes(), many=True)  # type: ignore[arg-type]

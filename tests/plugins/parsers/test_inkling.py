@@ -1,4 +1,4 @@
-"""Inkling's blocks: kinds of them in any order, headers before calls, and prompts that have begun one."""
+"""Inkling's blocks: all kinds in any order, headers before calls, and prompts that begin one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORM = AnswerForm(tools={"f": {}, "g": {}}, prompt_end=f"user<|end_message|>{MES
 
 
 def read(answer: str, form: AnswerForm = FORM) -> tuple[str, str, list[tuple[str, object]]]:
-    """Thoughts first, calls in what is left, as a server does; and the parser of calls alone finds the same."""
+    """Reads thoughts first, then calls in the rest, like a server. The parser of calls alone finds the same."""
     thoughts = check_parser(thinking, answer, form)
     rest = check_parser(tools, thoughts.text, form)
     alone = check_parser(tools, answer, form)

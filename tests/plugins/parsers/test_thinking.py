@@ -21,7 +21,7 @@ MARKS = {
 }
 ALWAYS = {"deepseek_r1", "minimax", "step3"}
 ADDRESSED = {"openai_gptoss", "muse_glimmer", "inkling"}
-"""Their answers are messages, whose headers say what they are."""
+"""Their answers are messages with headers for their kind."""
 
 pytestmark = pytest.mark.row("F-132")
 
@@ -100,7 +100,7 @@ def test_marks_around_an_answer_are_left_out(name, word):
 
 
 def test_granite_3_3_is_known_by_its_template():
-    """It writes ``<think>`` like others, and its answer between marks of its own."""
+    """It writes ``<think>`` like others, and its own marks around the answer."""
     from lsv import plugins
 
     template = "Write your thoughts between <think></think> and your answer between <response></response>."
@@ -110,7 +110,7 @@ def test_granite_3_3_is_known_by_its_template():
 
 
 def test_thoughts_that_end_twice(name, make, marks):
-    """Also where the prompt has ended them."""
+    """Also if the prompt has ended them."""
     if name in ADDRESSED:
         pytest.skip("its messages end with the mark of the next one")
     begin, end = marks
@@ -136,7 +136,7 @@ MARKED = [
 
 
 def read_both(make, tools, answer):
-    """The thoughts of an answer, and what the parser of calls makes of the rest."""
+    """The thoughts of an answer, and the result of the parser of calls for the rest."""
     first = check_parser(make, answer, FORM)
     (offer,) = [offer for offer in lsv_tool_parsers() if offer.name == tools.split()[0]]
     rest = check_parser(load_object(offer.load), first.text, FORM, trials=0)
@@ -182,7 +182,7 @@ def test_thinking_is_told_while_it_lasts(make, marks):
 
 @pytest.mark.parametrize("constrained", ["json", "<|constrain|>json"])
 def test_harmony_names_the_recipient_before_the_channel(constrained):
-    """Right behind the prompt, as its template writes calls."""
+    """Right after the prompt, as its template writes calls."""
     answer = f' to=functions.f<|channel|>commentary {constrained}<|message|>{{"a": 1}}<|call|>'
     form = AnswerForm(tools={"f": {}}, prompt_end="<|end|><|start|>assistant")
     first = check_parser(load_object(OFFERS["openai_gptoss"].load), answer, form)
@@ -199,7 +199,7 @@ MUSE = AnswerForm(tools={"f": {}}, prompt_end="…<|eot|><|start|>assistant")
 
 
 def test_muse_addresses_thoughts_calls_and_answers():
-    """A header before each message, of which the prompt has begun the first."""
+    """A header before each message; the prompt has begun the first one."""
     make = load_object(OFFERS["muse_glimmer"].load)
     call = '<atem:function_calls>\n<atem:invoke name="f">\n</atem:invoke>\n</atem:function_calls>'
     thought, follows = " to=self<|message|>Hm.\nYes.<|eom|>", "<|start|>assistant to="

@@ -185,7 +185,7 @@ CLOSERS = {"glm45": ("</arg_value>",), "minimax_m2": ("</parameter>", "</invoke>
 
 @pytest.mark.parametrize("name", TAGGED)
 def test_closing_tags_may_be_missing(name):
-    """A value ends where the next key or the end of the call stands, a call where the marks around it end."""
+    """A value ends at the next key or at the end of the call, a call at the end of its marks."""
     make, family = load_object(OFFERS[name].load), FAMILIES[name]
     whole = written(family, *CALLS["two"])
     for closer in CLOSERS.get(name, ("</parameter>", "</function>")):
@@ -195,7 +195,7 @@ def test_closing_tags_may_be_missing(name):
 
 @pytest.mark.parametrize(("name", "opener"), [("qwen3_coder", "<tool_call>\n"), ("seed_oss", "<seed:tool_call>\n")])
 def test_the_opening_mark_may_be_missing(name, opener):
-    """Before a tool that was offered; the name of another is text."""
+    """Only before an offered tool; the name of any other tool is text."""
     make = load_object(OFFERS[name].load)
     whole = written(FAMILIES[name], *CALLS["several"]).replace(opener, "")
     for text in ("", "I look it up.\n\n"):

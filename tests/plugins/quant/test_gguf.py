@@ -456,7 +456,7 @@ def test_the_scaling_of_llama_3_is_read_from_its_factors(tmp_path: Path, write_g
 def test_the_format_of_a_folder_without_its_files(tmp_path: Path) -> None:
     catalog = catalog_of(lsv_quant.plugin)
     save_file({"a": torch.ones(2)}, tmp_path / "model.safetensors")
-    with pytest.raises(ConfigError, match=r"load_format gguf: .* name a file \*\.gguf as the model, or leave"):
+    with pytest.raises(ConfigError, match=r"load_format gguf: .* give a file \*\.gguf as the model, or leave"):
         check_load_format("gguf", tmp_path, catalog)
     (tmp_path / "gguf.json").write_text("{}")
     assert check_load_format("gguf", tmp_path, catalog) == "gguf"

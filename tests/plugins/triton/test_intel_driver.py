@@ -118,7 +118,7 @@ def test_the_driver_is_built_by_a_child_process(program: str, why: str | None, m
     found = why_not_triton()
     assert (found is None) is (why is None)
     if found is not None and why is not None:
-        assert found.startswith("Triton's access to Intel's driver can't be built (")
+        assert found.startswith("the driver module of Intel's Triton can't be built (")
         assert why in found
     monkeypatch.setattr(intel_driver, "_BUILD", "raise SystemExit(1)")
     assert why_not_triton() == found, "it is tried once"
@@ -128,4 +128,4 @@ def test_the_driver_is_built_by_a_child_process(program: str, why: str | None, m
 def test_a_build_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intel_driver, "_BUILD", "import time; time.sleep(60)")
     monkeypatch.setattr(intel_driver, "_BUILD_SECONDS", 0.2)
-    assert why_not_triton() == "Triton's access to Intel's driver was not built within 0.2 s"
+    assert why_not_triton() == "building the driver module of Intel's Triton took over 0.2 s"

@@ -197,7 +197,7 @@ def test_a_driver_that_does_not_count_free_memory(
     for _ in range(2):
         memory = device.memory()
         assert (memory.total, memory.free, memory.used) == (8 * GIB, 7 * GIB, GIB)
-    assert caplog.text.count("other programs on this device are not counted") == 1
+    assert caplog.text.count("memory of other programs on this device is not counted") == 1
 
 
 @pytest.mark.parametrize("free", [0, 3 * GIB])
@@ -213,7 +213,7 @@ def test_free_memory_is_believed_only_where_an_allocation_changes_it(
     second = device.memory()
     assert second.used - first.used == held.nbytes
     assert first.free - second.free == held.nbytes
-    assert caplog.text.count("its free memory does not change by an allocation") == 1
+    assert caplog.text.count("its free memory does not change with an allocation") == 1
 
 
 def test_free_memory_that_moves_is_believed(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 FILE = Path(__file__).resolve().parents[3] / "tests" / "durations.json"
 UNKNOWN = 5.0
-"""Seconds that a module is taken for until it has been measured."""
+"""The assumed seconds of a module that has not been measured."""
 
 Seconds = dict[str, dict[str, float]]
 """By module, what its ``fast`` and its ``slow`` tests take together."""
@@ -47,7 +47,7 @@ class Stopwatch:
         self._taken[module_of(report.nodeid), "slow" if "slow" in report.keywords else "fast"] += report.duration
 
     def pytest_sessionfinish(self) -> None:
-        """Modules that did not run keep their figures; those that are gone lose theirs."""
+        """Modules that did not run keep their figures; deleted modules lose them."""
         known = read()
         for (module, kind), seconds in self._taken.items():
             known.setdefault(module, {})[kind] = round(seconds, 1)

@@ -16,11 +16,11 @@ Key = tuple[str, str]
 
 
 class Engines:
-    """Opens engines, and hands an open one out again for the same checkpoint and options.
+    """Opens engines, and reuses an open engine for the same checkpoint and options.
 
-    A test gets an engine without cached prefixes, whose ``stats`` go on from the tests before it. It asks for the
-    engine anew each time, since one that was not used for long is closed. Not for tests that change the environment
-    or replace parts of lsv, nor for files of a checkpoint that change.
+    A test gets an engine without cached prefixes, whose ``stats`` go on from the tests before it. Each test asks for
+    the engine again, because engines that have not been used recently are closed. Do not use it in tests that change
+    the environment, parts of lsv, or the files of a checkpoint.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Engines:
         return llm
 
     def check(self) -> None:
-        """Take back what the last test was lent. Raises ``AssertionError`` where it left requests or lost blocks.
+        """Take back the engines of the last test. Raises ``AssertionError`` if it left requests or lost blocks.
 
         An engine that fails the check is closed, and the next test gets a new one.
         """
@@ -61,7 +61,7 @@ class Engines:
             _close(self._open.popitem()[1])
 
     def _make_room(self) -> None:
-        """Close the engines that were used longest ago, but none that the test that runs has been lent."""
+        """Close the least recently used engines, except engines of the running test."""
         idle = [key for key in self._open if key not in self._lent]
         for key in idle[: max(0, len(self._open) - KEPT + 1)]:
             _close(self._open.pop(key))
@@ -73,7 +73,7 @@ def _take_back(llm: LLM) -> None:
     left = llm.llm_engine.client.unfinished
     assert not left, f"the test left requests in a shared engine: {', '.join(left)}"
     while engine.has_work and not engine.stalled:
-        engine.step()  # what was planned ahead
+        engine.step()  # steps that were planned ahead
     assert (llm.stats.running, llm.stats.waiting) == (0, 0), "the test left requests in a shared engine"
     assert not llm.llm_engine.client.asleep, "the test left a shared engine asleep"
     engine._scheduler.check()

@@ -1,7 +1,7 @@
-"""Objects that stay are exempt from collecting garbage.
+"""Exempts long-lived objects from garbage collection.
 
-Engines collect garbage when they close, and each collection looks through all objects. Test modules and what they
-import are hundreds of thousands, and none of them ever becomes garbage.
+Engines collect garbage when they close, and each collection traverses all objects. Test modules and their imports are
+hundreds of thousands of objects, none of which ever becomes garbage.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Heap:
         self._modules = 0
 
     def freeze(self) -> None:
-        """Collect garbage, and exempt all that is left from later collections.
+        """Collect garbage, and exempt all remaining objects from later collections.
 
         Nothing is frozen while an engine is open: once closed it is garbage, and must be found with all its memory.
         """

@@ -1,8 +1,8 @@
-"""Triton's interpreter with less to do: what it makes anew for every operation is made once.
+"""Speeds up Triton's interpreter by caching objects that it creates for every operation.
 
-Left alone, it describes the type of each intermediate block, looks up numpy's counterpart of each type, computes
-whether integers overflow, which it reports in debug mode only, and patches Triton's language at each call of a
-function. Values and errors stay as they are.
+Unpatched, it describes the type of each intermediate block, looks up numpy's counterpart of each type, checks integers
+for overflow (reported in debug mode only), and patches Triton's language at each function call. Values and errors stay
+the same.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 
 KNOWN_RELEASES = ("3.7.",)
-"""Releases of Triton whose types can be shared as they are here."""
+"""Releases of Triton that this module can patch."""
 
 _patched: set[str] = set()
 _blocks: dict[tuple[object, ...], dict[str, Any]] = {}
-"""By element and sizes, the attributes of a block type, and in ``_shared`` those of its tensors."""
+"""By element and sizes, the attributes of a block type; in ``_shared``, the attributes of its tensors."""
 _scalar: dict[str, Any] = {}
-"""The attributes of all tensors that are no blocks."""
+"""The attributes of all scalar tensors."""
 _counterparts: dict[str, np.dtype[Any]] = {}
 _describe_block: Callable[..., None] = core.block_type.__init__
 _describe_tensor: Callable[..., None] = core.tensor.__init__
@@ -33,7 +33,7 @@ _check_any_overflow: Callable[..., None] = TritonSemantic.binary_op_sanitize_ove
 
 
 def quicken() -> None:
-    """Have this process's interpreter remember. Unknown releases of Triton and compiled kernels stay as they are."""
+    """Patch this process's interpreter. Does nothing for unknown releases of Triton and compiled kernels."""
     interpreter.InterpretedFunction.__call__ = _call
     if triton.knobs.runtime.interpret and triton.__version__.startswith(KNOWN_RELEASES):
         core.block_type.__init__ = _make_block
@@ -80,7 +80,7 @@ def _find_counterpart(type: core.dtype) -> np.dtype[Any]:
 
 
 def _broadcast(self: TritonSemantic, lhs: core.tensor, rhs: core.tensor) -> tuple[core.tensor, core.tensor]:
-    """Two blocks of one shape, and two scalars, are left as they are."""
+    """Return two blocks of the same shape, or two scalars, unchanged."""
     blocks = lhs.type.is_block(), rhs.type.is_block()
     if blocks == (False, False) or (blocks == (True, True) and lhs.type.shape.values == rhs.type.shape.values):
         return lhs, rhs
@@ -88,6 +88,6 @@ def _broadcast(self: TritonSemantic, lhs: core.tensor, rhs: core.tensor) -> tupl
 
 
 def _check_overflow(self: TritonSemantic, *operands: Any) -> None:
-    """Only where the result of the check is looked at."""
+    """Check for overflow only if the result is used."""
     if self.builder.options.debug:
         _check_any_overflow(self, *operands)

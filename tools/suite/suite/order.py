@@ -1,7 +1,6 @@
-"""Modules stay together and the longest run first, so that workers share fixtures less and end at the same time.
+"""Keeps modules together and runs the longest first, so that fixtures are built once and workers end together.
 
-A module is what a worker takes at a time, with all tests that name its group (``xdist_group``). One that takes very
-long is cut into parts.
+A worker takes a module at a time, with all tests of its group (``xdist_group``). A very long module is split.
 """
 
 from __future__ import annotations

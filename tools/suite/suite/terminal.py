@@ -1,4 +1,4 @@
-"""A command in a terminal of its own, as a person uses it: what is typed, and what the screen was sent."""
+"""A command in a pseudo-terminal, as a person uses it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Terminal:
         os.write(self._master, text.encode())
 
     def wait_for(self, text: str, timeout: float = 60.0) -> str:
-        """Wait until the screen shows ``text`` after what was waited for last; returns what it was sent until then."""
+        """Wait until ``text`` appears after the previous match; returns the output so far."""
         end = time.monotonic() + timeout
         while text not in (shown := _CONTROL.sub("", self._seen)[self._read_to :]):
             assert time.monotonic() < end, f"{text!r} did not come, only {shown!r}"

@@ -1,4 +1,4 @@
-"""Waits until something is so. A test that sleeps instead hopes that some seconds were enough for it."""
+"""Waits for conditions. A test that sleeps instead only hopes that it sleeps long enough."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def until(condition: Callable[[], object], seconds: float = _SECONDS) -> N
 
 
 def wait_until(condition: Callable[[], object], seconds: float = _SECONDS) -> None:
-    """As ``until``, where no event loop has to go on."""
+    """As ``until``, without an event loop."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"it was not so within {seconds:g} s"

@@ -1,16 +1,16 @@
-"""Formulas between single dollars, which most models write and which prices look like."""
+"""Formulas between single dollar signs, which most models write, but which look like prices."""
 
 from __future__ import annotations
 
 import re
 
 MARK = "\u2063"
-"""An invisible character that the chat component finds formulas by. What is copied has none (``typed.js``)."""
+"""An invisible character by which the chat component finds formulas. ``typed.js`` removes it from copied text."""
 
 DELIMITERS = {"left": f"${MARK}", "right": f"{MARK}$", "display": False}
 
 _BLOCK = r"(?m:^[ \t>]*(?P<fence>`{3,}|~{3,})[^\n]*\n(?s:.*?)(?:^[ \t>]*(?P=fence)|\Z))"
-"""A block of code, up to the end of the text while that is being written."""
+"""A block of code; up to the end of the text while the block is being written."""
 _CODE = r"(?P<ticks>`+)(?s:.+?)(?<!`)(?P=ticks)(?!`)"
 _FORMULA = r"(?<![\\$\w])\$(?=[^\s$])(?P<formula>(?:\\.|[^$\\\n])+?)(?<!\s)\$(?![\w$])"
 _FOUND = re.compile(f"{_BLOCK}|{_CODE}|{_FORMULA}")
@@ -19,10 +19,10 @@ _PRICE = re.compile(r"\d[^\\{}]*?\s[^\\{}]*?\b[a-zA-Z]{2,}")
 
 
 def mark_formulas(text: str) -> str:
-    """The text with a mark inside of the dollars of each formula; code stays as it is.
+    """The text with a mark inside the dollars of each formula. Code is unchanged.
 
     A formula begins right after a dollar and ends right before one on the same line, with no letter or digit around
-    them. That is Pandoc's rule, and leaves amounts of money alone.
+    them. This is Pandoc's rule, which leaves amounts of money alone.
     """
     return _FOUND.sub(_mark, text)
 

@@ -286,7 +286,7 @@ class ChatTab:
     async def restore(self, index: str, chat: Chat, deleted: Chat, request: gr.Request) -> Drawn:
         """Show the conversation that was deleted last, and store it again."""
         chat.interrupt()
-        record = deleted.record()  # which also makes it the latest, so the browser takes it
+        record = deleted.record()  # this also makes it the latest version, so the browser stores it
         return *self._show(deleted, index, request), record, Chat(), gr.update(visible=False)
 
     async def look(self, index: str, chat: Chat, record: str, request: gr.Request) -> Drawn:

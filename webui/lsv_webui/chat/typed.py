@@ -1,4 +1,4 @@
-"""Text that the chat component shows as it was typed, although it reads Markdown, HTML and LaTeX."""
+"""Text that the chat component shows as typed, although it renders Markdown, HTML and LaTeX."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _BEGIN, _END = '<div class="lsv-typed">', "</div>"
 
 
 def as_typed(text: str) -> str:
-    """A block that shows the text as it is. ``typed.js`` gives back the text where it is edited or copied."""
+    """A block that shows the text unchanged. ``typed.js`` restores the text for editing and copying."""
     return f"{_BEGIN}{escape_marks(text)}{_END}"
 
 
@@ -21,7 +21,7 @@ def read_typed(shown: str) -> str:
 
 
 def escape_marks(text: str) -> str:
-    """The text without a character that means anything in Markdown, HTML or LaTeX, for use within an element.
+    """The text with all characters escaped that have a meaning in Markdown, HTML or LaTeX, for use in an element.
 
     Line breaks are escaped too, because an empty line would end the element for Markdown.
     """

@@ -36,7 +36,7 @@ def banner(text: str) -> str:
 
 
 def linked(text: str) -> str:
-    """A message as HTML; where it names the settings, they open by a click (``settings.js``)."""
+    """A message as HTML. A click on a mention of the settings opens them (``settings.js``)."""
     return escape_marks(text).replace("under Settings", 'under <a href="#lsv-settings">Settings</a>')
 
 
@@ -86,7 +86,7 @@ def _code(text: str) -> str:
 
 
 def _fence(text: str, least: int) -> str:
-    """Backticks, more than there are anywhere in a row in the text."""
+    """A fence of more backticks than any run of backticks in the text."""
     return "`" * max(least, 1 + max(map(len, re.findall("`+", text)), default=0))
 
 

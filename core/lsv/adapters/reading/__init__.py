@@ -1,1 +1,1 @@
-"""Reading an adapter's files in a confined process: they may hold anything, and clients may name their folders."""
+"""Reads an adapter's files in a confined process, because clients may choose the folder and the files are untrusted."""

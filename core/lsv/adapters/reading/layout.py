@@ -20,19 +20,19 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _SHOWN = 8
 
 Named = tuple[str, Stored]
-"""A tensor's name in the file, and its form."""
+"""A tensor's name in the file, with its dtype and shape."""
 
 
 def find_modules(path: Path, tensors: Mapping[str, Stored], config: PeftConfig) -> list[tuple[Module, tuple[str, ...]]]:
-    """The modules of an adapter, each with the names of its tensors in the file, as ``Module.tensors`` has them.
+    """The modules of an adapter, each with its tensors' names in the file, in the order of ``Module.tensors``.
 
-    Raises ``CheckpointError`` for tensors of another kind, which would be left out silently, and for what contradicts
-    the configuration.
+    Raises ``CheckpointError`` for an unsupported tensor, which would otherwise be dropped silently, and for a tensor
+    that contradicts the configuration.
     """
     found, bases = _group(path, tensors)
     for name in config.saved:
         if not any("copy" in kinds and f".{module}".endswith(f".{name}") for module, kinds in found.items()):
-            raise CheckpointError(f"{path} has no weight of {name}, which modules_to_save names")
+            raise CheckpointError(f"{path} has no weight for {name}, which modules_to_save lists")
     return [
         (_describe(path, module, kinds, bases.get(module), config), tuple(name for name, _ in kinds.values()))
         for module, kinds in found.items()
@@ -40,7 +40,7 @@ def find_modules(path: Path, tensors: Mapping[str, Stored], config: PeftConfig) 
 
 
 def _group(path: Path, tensors: Mapping[str, Stored]) -> tuple[dict[str, dict[str, Named]], dict[str, tuple[int, ...]]]:
-    """The tensors of every module by their kind, and the shapes of the base's weights."""
+    """Each module's tensors by kind, and the shapes of the base weights."""
     found: dict[str, dict[str, Named]] = {}
     bases: dict[str, tuple[int, ...]] = {}
     others: list[str] = []
@@ -58,7 +58,7 @@ def _group(path: Path, tensors: Mapping[str, Stored]) -> tuple[dict[str, dict[st
             keep(low["module"], low["kind"], name, stored)
         elif copy is not None and copy["kind"]:
             if copy["module"] in bases:
-                raise CheckpointError(f"{path} has the base of {copy['module']} twice, under different names")
+                raise CheckpointError(f"{path} has the base weight of {copy['module']} twice, under different names")
             bases[copy["module"]] = stored.shape
             found.setdefault(copy["module"], {})
         elif copy is not None and len(stored.shape) == 2:
@@ -70,11 +70,11 @@ def _group(path: Path, tensors: Mapping[str, Stored]) -> tuple[dict[str, dict[st
         others.sort()
         more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
         raise CheckpointError(
-            f"{path}: {', '.join(others[:_SHOWN])}{more}: what is served is lora_A, lora_B, magnitudes, and copies of "
-            "embeddings and heads, not of norms or biases; merge the adapter into its model's weights"
+            f"{path}: {', '.join(others[:_SHOWN])}{more}: unsupported tensors; lsv serves lora_A, lora_B, magnitudes, "
+            "and copies of embeddings and heads. Merge the adapter into the model's weights instead"
         )
     if not found:
-        raise CheckpointError(f"{path} holds no adapter: no tensor is called …lora_A.weight")
+        raise CheckpointError(f"{path} is not a LoRA adapter: no tensor is called …lora_A.weight")
     return found, bases
 
 
@@ -82,7 +82,7 @@ def _check_form(path: Path, name: str, stored: Stored, axes: int) -> None:
     if stored.dtype not in _FLOATS or len(stored.shape) != axes:
         raise CheckpointError(
             f"{path}: {name} is {stored.dtype} {list(stored.shape)}, expected "
-            f"a {'matrix' if axes == 2 else 'vector'} of floating point"
+            f"a floating-point {'matrix' if axes == 2 else 'vector'}"
         )
 
 
@@ -95,17 +95,17 @@ def _describe(
     sides = _SIDES["lora_embedding_A" in tensors]
     _check_kinds(path, module, tensors, config, sides)
     if not config.means(module):
-        raise CheckpointError(f"{path} has weights for {module}, which target_modules does not name")
+        raise CheckpointError(f"{path} has weights for {module}, which target_modules does not include")
     a, b = (tensors[side].shape for side in sides)
     rank = config.rank_of(module)
     if a[0] != rank or b[1] != rank:
         raise CheckpointError(
-            f"{path}: {module} has lora_A {list(a)} and lora_B {list(b)}, and by the configuration its rank is {rank}"
+            f"{path}: {module} has lora_A {list(a)} and lora_B {list(b)}, but the configuration gives rank {rank}"
         )
     if config.magnitudes and tensors["lora_magnitude_vector"].shape != b[:1]:
         raise CheckpointError(
-            f"{path}: {module} gives {b[0]} outputs, and its lora_magnitude_vector has "
-            f"{tensors['lora_magnitude_vector'].shape[0]}"
+            f"{path}: {module} has {b[0]} outputs, but its lora_magnitude_vector has "
+            f"{tensors['lora_magnitude_vector'].shape[0]} values"
         )
     return Module(module, tensors, config.scale_of(module), base)
 
@@ -113,7 +113,7 @@ def _describe(
 def _check_kinds(
     path: Path, module: str, tensors: Mapping[str, Stored], config: PeftConfig, sides: Sequence[str]
 ) -> None:
-    """Raises ``CheckpointError`` where a module lacks a tensor, or has one that the configuration does not expect."""
+    """Raises ``CheckpointError`` if a module lacks a tensor or has one that the configuration does not expect."""
     expected = {*sides, *(("lora_magnitude_vector",) if config.magnitudes else ())}
     there = {kind for kind in tensors if kind.startswith("lora_")}
     if expected - there:

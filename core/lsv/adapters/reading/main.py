@@ -1,6 +1,6 @@
 """The process that reads an adapter: ``python -m lsv.adapters.reading.main CONFIG WEIGHTS FD PARENT``.
 
-It gets the open files and can open none itself. It imports torch only for files that torch has saved.
+The process receives open files and cannot open any itself. It imports torch only for files that torch saved.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lsv.weights.header import Entry, parse_header
 _PIECE = 4 << 20
 
 Pieces = Callable[[str], Iterator[bytes]]
-"""The data of a tensor by its name."""
+"""Yields the data of the named tensor."""
 
 
 class Reader:
@@ -47,8 +47,8 @@ class Reader:
     def _read(self, config: peft.PeftConfig, max_rank: int) -> Iterator[Reply]:
         if config.largest_rank > max_rank:
             raise CheckpointError(
-                f"{self._folder}: the adapter has rank {config.largest_rank}, and --max-lora-rank is {max_rank}: "
-                "raise it"
+                f"{self._folder}: the adapter has rank {config.largest_rank}, over the limit of {max_rank}: "
+                "raise --max-lora-rank"
             )
         tensors, pieces = _read_pickled(self._path, self._weights) if self._pickled else self._read_safetensors()
         modules = find_modules(self._path, tensors, config)
@@ -64,14 +64,14 @@ class Reader:
             entries[entry.name] = entry
             left -= entry.size
         if left < 0:
-            raise CheckpointError(f"{self._path}: tensors overlap in the file")
+            raise CheckpointError(f"{self._path} is damaged: its tensors overlap")
 
         def pieces(name: str) -> Iterator[bytes]:
             begin, end = entries[name].offset, entries[name].offset + entries[name].size
             while begin < end:
                 data = os.pread(self._weights, min(_PIECE, end - begin), begin)
                 if not data:
-                    raise CheckpointError(f"{self._path} became shorter while it was being read")
+                    raise CheckpointError(f"{self._path} was truncated while it was being read")
                 yield data
                 begin += len(data)
 

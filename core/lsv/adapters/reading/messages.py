@@ -1,4 +1,4 @@
-"""What a process that reads an adapter is told, and what it replies."""
+"""Commands to the process that reads an adapter, and its replies."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import msgspec
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
-    """The first command: which files the descriptors are, which come before the channel's."""
+    """The first command: describes the files whose descriptors the process inherited."""
 
     folder: str
     weights: str
     """The name of the file with the weights."""
     pickled: bool
-    """Whether torch has saved that file."""
+    """Whether torch saved that file."""
 
 
 class Look(msgspec.Struct, frozen=True, tag=True):
-    """Check the configuration and find the hash of the files."""
+    """Check the configuration and hash the files."""
 
 
 class Read(msgspec.Struct, frozen=True, tag=True):
-    """Read all tensors: reply with the layout, each tensor's data in pieces, and the hash of the files."""
+    """Read all tensors. Replies: the layout, each tensor's data in pieces, then the hash of the files."""
 
     max_rank: int
 
@@ -29,7 +29,7 @@ class Stored(msgspec.Struct, frozen=True):
     """A stored tensor without its data."""
 
     dtype: str
-    """Torch's name of it."""
+    """Its name in torch."""
     shape: tuple[int, ...]
 
 
@@ -38,15 +38,15 @@ class Module(msgspec.Struct, frozen=True):
 
     name: str
     tensors: dict[str, Stored]
-    """By kind; ``copy`` is one of the whole weight. Their data follow in this order."""
+    """By kind; ``copy`` replaces the whole weight. The data follows in this order."""
     scale: float = 1.0
-    """What the product of its two matrices is multiplied by."""
+    """Factor of the product of the two matrices."""
     base: tuple[int, ...] | None = None
-    """The shape of the base's weight, where that is stored, too."""
+    """The shape of the base weight, if the file has it too."""
 
 
 class Layout(msgspec.Struct, frozen=True, tag=True):
-    """All that an adapter has, in the order in which its data follow."""
+    """All modules of an adapter. Their data follows in the same order."""
 
     modules: tuple[Module, ...]
 
@@ -58,7 +58,7 @@ class Piece(msgspec.Struct, frozen=True, tag=True):
 
 
 class Digest(msgspec.Struct, frozen=True, tag=True):
-    """The sha256 of the adapter's files, as ``lsv.adapters.peft.digest`` has it; the last reply to a command."""
+    """The last reply to a command: the sha256 of the adapter's files, as ``lsv.adapters.peft.digest`` computes it."""
 
     found: bytes
 

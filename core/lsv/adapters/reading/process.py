@@ -1,4 +1,4 @@
-"""Runs the process that reads an adapter: one process for each reading."""
+"""Runs the process that reads an adapter, a new one each time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from lsv.processes.confinement.terms import Terms
 from lsv.processes.side.process import Broken, Kind, SideProcess
 
 SECONDS = 120.0
-"""For all of an adapter."""
+"""Time limit for reading a whole adapter."""
 _MEMORY = 1 << 30
-"""Bytes for a header of the greatest length, as JSON and as objects."""
+"""Bytes. Enough for the longest header, as JSON text and as parsed objects."""
 
 
 def look(folder: Path, mode: Confinement = "auto") -> bytes:
-    """The hash of an adapter's files. Raises ``CheckpointError`` for what is not served, by its configuration alone."""
+    """The hash of an adapter's files. Raises ``CheckpointError`` if the configuration is unsupported."""
     found: list[bytes] = []
 
     def take(reply: Reply) -> bool:
@@ -36,9 +36,9 @@ def look(folder: Path, mode: Confinement = "auto") -> bytes:
 
 
 def ask(folder: Path, command: Command, take: Callable[[Reply], bool], mode: Confinement) -> None:
-    """Have ``take`` get the replies to a command, until it returns False.
+    """Pass each reply to ``take`` until ``take`` returns False.
 
-    Raises ``CheckpointError`` for files that can't be read, whatever they are, and for those that take too long.
+    Raises ``CheckpointError`` for files that can't be read or take too long.
     """
     with _opened(folder) as (weights, *descriptors):
         pickled = weights.suffix != ".safetensors"
@@ -69,7 +69,7 @@ def ask(folder: Path, command: Command, take: Callable[[Reply], bool], mode: Con
 
 @contextmanager
 def _opened(folder: Path) -> Iterator[tuple[Path, int, int]]:
-    """The file with the weights, and the descriptors of the configuration and of that file."""
+    """The path of the weights, the descriptor of the configuration and the descriptor of the weights."""
     config = peft.open_config(folder / peft.CONFIG)
     try:
         path = peft.weights_file(folder)

@@ -159,7 +159,7 @@ class PoolingMethods:
         keep = params.truncate_prompt_tokens if keep is None else keep
         keep = client.fit.max_model_len if keep == -1 else keep
         pairs = client.tokenizer.encode_pairs(firsts, seconds, keep, params.truncation_side)
-        params = msgspec.structs.replace(params, truncate_prompt_tokens=None)  # done, with both texts in view
+        params = msgspec.structs.replace(params, truncate_prompt_tokens=None)  # truncated, considering both texts
         prompts = [Prompt(ids=tuple(ids), second=second) for ids, second in pairs]
         outputs = self._run(prompts, [_with_task(params, "score")] * len(prompts), use_tqdm, None)
         return [

@@ -173,10 +173,11 @@ class ReplicaSet:
         return admitted, name_blocks(admitted, self.config.block_size) if self.config.prefix_caching else ()
 
     def _choose(self, request: RequestSpec, chains: Sequence[Chain], refused: Collection[Replica]) -> Replica:
-        """Where a request goes: to one of those that are ready and have its adapter, or can find it. Replicas whose
-        heartbeats are missing come last.
+        """Choose the replica for a request: one that is ready and has, or can load, its adapter.
 
-        Raises ``EngineDied`` or ``Unavailable`` where there is none.
+        Replicas that miss heartbeats are chosen last.
+
+        Raises ``EngineDied`` or ``Unavailable`` if there is none.
         """
         ready = [replica for replica in self._replicas if replica.is_ready and replica not in refused]
         if request.adapter and not self._finds(request.adapter):

@@ -13,14 +13,14 @@ _LOOK = 0.5
 
 
 _MISSED = 3
-"""Heartbeats without which an engine does not count as ready."""
+"""Number of missed heartbeats after which an engine is not ready."""
 
 
 class Silence:
     """How long the engine has said nothing, and whether it may."""
 
     def __init__(self, limit: float, beat: float = math.inf) -> None:
-        """``limit`` as for ``end``; ``beat`` are the seconds from one heartbeat to the next."""
+        """``limit`` as in ``end``; ``beat`` is the interval of heartbeats in seconds."""
         self._limit, self._usual = limit, _MISSED * beat
         self._since = time.monotonic()
         self._works = self._misses = False
@@ -31,9 +31,9 @@ class Silence:
         return time.monotonic() - self._since if self._misses else 0.0
 
     def end(self, limit: float | None = None, *, works: bool | None = None) -> None:
-        """It has said something; from now on it may be silent for ``limit`` seconds.
+        """Record a message; from now on the engine may be silent for ``limit`` seconds.
 
-        While it ``works`` at what it has announced, such as loading, it sends no heartbeats.
+        While it ``works`` on an announced task, such as loading, it sends no heartbeats.
         """
         self._since, self._misses = time.monotonic(), False
         self._limit = self._limit if limit is None else limit
@@ -45,7 +45,7 @@ class Silence:
         while True:
             await asyncio.sleep(min(_LOOK, self._limit / 4, self._usual / 4))
             silent = time.monotonic() - self._since
-            # still so at a second look: meanwhile this event loop had time to read what may have arrived
+            # silent at a second check too, after this event loop had time to read messages
             if suspected and silent > self._limit:
                 return EngineDied(f"the engine hangs: it has said nothing for {self._limit:g} s")
             self._misses = late and silent > self._usual and not self._works

@@ -13,9 +13,9 @@ from lsv.errors import EngineDied, ErrorRecord, LsvError, from_record
 
 _SOCKET, _STATE = "engine.sock", "supervision.json"
 _ROOM = 4096
-"""Bytes that a state takes on the disk: later ones fit in the place of the first, also where the disk is full."""
+"""Size of a state on disk. A fixed size lets later states overwrite the first one even if the disk is full."""
 _READS = 100
-"""How often a state is read anew that was being overwritten."""
+"""How often to retry reading a state that was being overwritten."""
 
 
 class Supervision(msgspec.Struct, frozen=True):
@@ -50,9 +50,9 @@ def socket_in(folder: Path) -> Path:
 
 
 def publish(folder: Path, supervision: Supervision) -> None:
-    """Write the state for clients, who see the old or the new one. Raises ``OSError`` where there is room for none.
+    """Write the state; clients see either the old or the new one. Raises ``OSError`` if not even one fits.
 
-    A later state is written over the one before where a full disk has no room for both.
+    If a full disk has no room for both, the new state overwrites the old one in place.
     """
     content, path, fresh = _encode(supervision), folder / _STATE, folder / f"{_STATE}.new"
     try:
@@ -78,7 +78,7 @@ def read(address: Path) -> Supervision:
 
 
 def _encode(supervision: Supervision) -> bytes:
-    """A state in ``_ROOM`` bytes; of a long error the end is left out."""
+    """Encode a state in ``_ROOM`` bytes; a long error is truncated."""
     content = msgspec.json.encode(supervision)
     error = supervision.error
     if len(content) > _ROOM and error is not None:

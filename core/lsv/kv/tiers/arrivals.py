@@ -1,4 +1,4 @@
-"""Contents that come behind the device for requests that wait: loaded before these begin, a few in each step."""
+"""Preloads contents that arrive in lower tiers for waiting requests, a few in each step."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _MOST = 1 << 16
 
 
 class Arrivals:
-    """Whoever waits finds them on the device; what was not loaded by then is behind it, as ever.
+    """Waiting requests find these blocks on the device; blocks not loaded in time stay in the lower tier.
 
-    Until its plan has settled a content is nobody's. Then it is cached, and evicted like any other.
+    A content belongs to no request until its plan has settled. Then it is cached, and evicted like any other.
     """
 
     def __init__(self, pool: BlockPool, widths: Mapping[bytes, int], tiers: Tiers) -> None:
-        """``widths`` are those of bundles, by what keys begin with."""
+        """``widths`` are the widths of bundles, by the prefix of keys."""
         self._pool, self._widths, self._tiers = pool, widths, tiers
         self._prefix = len(next(iter(widths)))
         self._queue: deque[bytes] = deque(maxlen=_MOST)
@@ -32,11 +32,11 @@ class Arrivals:
         return self._loading.values()
 
     def note(self, key: bytes) -> None:
-        """A content has come. May be called by any thread."""
+        """Record a content that has arrived. May be called by any thread."""
         self._queue.append(key)
 
     def take(self, most: int, spare: int) -> list[Load]:
-        """What the plan that is being made loads: at most so many contents, into blocks that are to ``spare``."""
+        """Loads for the plan being built: at most ``most`` contents, into ``spare`` blocks."""
         loads: list[Load] = []
         while self._queue and len(loads) < most:
             key = self._queue.popleft()
@@ -44,7 +44,7 @@ class Arrivals:
                 continue
             width = self._widths[key[: self._prefix]]
             if width > spare:
-                self._queue.clear()  # what is loaded now would only be evicted again
+                self._queue.clear()  # loaded blocks would only be evicted again
                 break
             spare -= width
             blocks = self._pool.take(1, width)
@@ -53,11 +53,11 @@ class Arrivals:
         return loads
 
     def revoke(self, keys: Collection[bytes]) -> None:
-        """These contents get no name once they are loaded."""
+        """Do not publish these contents once they are loaded."""
         self._revoked.update(key for key in keys if key in self._loading)
 
     def settle(self, load: Load, *, there: bool) -> None:
-        """A load is carried out, or could not be."""
+        """Finish a load that has succeeded (``there``) or failed."""
         block = self._loading.pop(load.key)
         if load.key in self._revoked:
             self._revoked.discard(load.key)

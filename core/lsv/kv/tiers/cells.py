@@ -1,4 +1,4 @@
-"""Host memory for contents of blocks, as bookkeeping: which cells hold what."""
+"""Bookkeeping of host memory: which cells hold which contents."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 
 class HostCells:
-    """Cells 0 … ``size - 1``, each as large as a block. The contents used least recently make room for others."""
+    """Cells 0 … ``size - 1``, each as large as a block. The least recently used contents are evicted."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -22,14 +22,14 @@ class HostCells:
         return key in self._held
 
     def touch(self, key: bytes) -> tuple[int, ...]:
-        """The cells of a content, which is used now; none where it is not held."""
+        """The cells of a content, marked as used now; empty if it is not held."""
         cells = self._held.get(key, ())
         if cells:
             self._held.move_to_end(key)
         return cells
 
     def take(self, key: bytes, width: int) -> tuple[int, ...]:
-        """So many cells for a content that is not held; none where it is larger than all of them together."""
+        """Allocate ``width`` cells for a content that is not held; empty if it is larger than all cells together."""
         if width > self.size:
             return ()
         while len(self._free) < width:
@@ -40,10 +40,10 @@ class HostCells:
         return taken
 
     def forget(self, key: bytes) -> None:
-        """Hold a content no more, if it is held; its cells are free for others."""
+        """Free the cells of a content, if it is held."""
         self._free += reversed(self._held.pop(key, ()))
 
     def clear(self) -> None:
-        """Hold nothing any more."""
+        """Free all cells."""
         self._held.clear()
         self._free = list(range(self.size - 1, -1, -1))

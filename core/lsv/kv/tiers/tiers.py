@@ -1,4 +1,4 @@
-"""Decides what of the prefix cache is copied behind the device, and what comes back from there."""
+"""Decides which contents of the prefix cache are copied to lower tiers, and which are loaded back."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from lsv.kv.tiers.cells import HostCells
 from lsv.kv.tiers.records import Load, Save
 
 _REMEMBERED = 1 << 16
-"""Names of contents that are remembered at most: 2 MiB of hashes."""
+"""Limit on remembered names of contents: 2 MiB of hashes."""
 
 
 Has = Callable[[bytes], bool]
-"""Whether a content can probably be had."""
+"""Whether a content can probably be loaded."""
 
 
 class Keeper(Protocol):
-    """What keeps contents elsewhere; see ``lsv.transports.lookups``."""
+    """A store outside this engine; see ``lsv.transports.lookups``."""
 
     def has(self, key: bytes) -> bool:
-        """Whether a content can probably be had there."""
+        """Whether the store can probably load a content."""
         ...
 
     def look(self, keys: Sequence[bytes]) -> Has:
@@ -30,10 +30,10 @@ class Keeper(Protocol):
 
 
 class Tiers:
-    """Follows the pool: a content that others can find is saved once, by the plan after the step that computed it.
+    """Lower tiers of the cache. Each cached content is saved once, by the plan after the step that computed it.
 
-    Workers only copy, as plans say, so all ranks have the same contents in the same cells. What a transport keeps may
-    be gone by the time it is wanted, or unreadable: then the plan's result says so, and its request is computed.
+    Workers only copy as plans say, so all ranks have the same contents in the same cells. A content in a transport may
+    be gone or unreadable when it is needed. The plan's result says so, and the request computes the content itself.
     """
 
     def __init__(
@@ -43,22 +43,22 @@ class Tiers:
         expect: Callable[[bytes], None] = lambda key: None,
         revoke: Callable[[Sequence[bytes]], None] = lambda keys: None,
     ) -> None:
-        """``cells`` is how many blocks host memory has room for. ``expect`` is called with what the keeper is about to
-        get, ``revoke`` with what of it is wrong.
+        """``cells`` is the capacity of host memory in blocks. ``expect`` is called with each content that the keeper is
+        about to get, ``revoke`` with contents of the keeper that are wrong.
         """
         self._cells = HostCells(cells)
         self._keeper = keeper
         self._expect, self._revoke = expect, revoke
-        self._given: OrderedDict[bytes, None] = OrderedDict()  # to the keeper, of late
+        self._given: OrderedDict[bytes, None] = OrderedDict()  # recently given to the keeper
         self._lost: OrderedDict[bytes, None] = OrderedDict()
         self.unsaved: list[Save] = []
-        """What the next plan saves."""
+        """Contents that the next plan saves."""
         self.unrevoked: list[bytes] = []
-        """What the next plan has the keeper remove."""
+        """Contents that the next plan removes from the keeper."""
         self.queries = 0
-        """Prompt tokens that the device did not hold, which were looked for, since the start."""
+        """Prompt tokens looked up here since the start, because the device did not have them."""
         self.hits = 0
-        """How many of these were found."""
+        """How many of these tokens were found."""
 
     @property
     def usage(self) -> float:
@@ -71,7 +71,7 @@ class Tiers:
         return bool(self.unsaved or self.unrevoked)
 
     def has(self, key: bytes) -> bool:
-        """Whether a content is in host memory or can probably be had from the keeper."""
+        """Whether a content is in host memory, or the keeper can probably load it."""
         return key in self._cells or (self._keeper is not None and key not in self._lost and self._keeper.has(key))
 
     def look(self, keys: Sequence[bytes]) -> Has:
@@ -82,7 +82,7 @@ class Tiers:
         return lambda key: key in self._cells or (key not in self._lost and kept(key))
 
     def save(self, key: bytes, blocks: Sequence[int]) -> None:
-        """A content is complete, in these blocks until the next plan has been carried out."""
+        """Save a complete content, which stays in these blocks until the next plan has run."""
         cells = () if self._cells.touch(key) else self._cells.take(key, len(blocks))
         keep = self._keeper is not None and (key not in self._given or not self._keeper.has(key))
         if keep:
@@ -93,19 +93,19 @@ class Tiers:
             self.unsaved.append(Save(key, tuple(blocks), cells, keep))
 
     def keep(self, key: bytes, blocks: Sequence[int]) -> None:
-        """A content that is on the device will be asked for by others: save it, where the keeper has lost it since."""
+        """Save a content on the device again if the keeper has lost it, because others will ask for it."""
         if self._keeper is not None and not self._keeper.has(key):
             self.save(key, blocks)
 
     def load(self, key: bytes, blocks: Sequence[int]) -> Load:
-        """A content that ``has`` has found is to be copied to ``blocks``, by the plan that is being made."""
+        """Load a content that ``has`` found into ``blocks``, by the plan that is being built."""
         return Load(key, tuple(blocks), -1, self._cells.touch(key))
 
     def revoke(self, keys: Collection[bytes]) -> None:
-        """Contents are not what their names say: forget them, wherever they are kept or on their way to.
+        """Forget wrong contents everywhere, also those on their way to a tier.
 
-        The keeper removes them by the next plan, after what it was given before. Other engines hear of those that the
-        keeper may have, so two engines that fetch from each other do not go on revoking the same.
+        The next plan removes them from the keeper, after all earlier puts. Other engines are notified only of contents
+        that the keeper may have, so two engines that fetch from each other do not revoke the same contents forever.
         """
         self.unsaved = [save for save in self.unsaved if save.key not in keys]
         for key in keys:
@@ -120,27 +120,27 @@ class Tiers:
             self._revoke(kept)
 
     def take_revoked(self) -> tuple[bytes, ...]:
-        """What the keeper removes by the plan that is being made."""
+        """The contents that the plan being built removes from the keeper."""
         keys, self.unrevoked = tuple(self.unrevoked), []
         return keys
 
     def take_saves(self) -> tuple[Save, ...]:
-        """What is saved by the plan that is being made."""
+        """The contents that the plan being built saves."""
         saves, self.unsaved = tuple(self.unsaved), []
         return saves
 
     def count(self, wanted: int, found: int) -> None:
-        """A request is admitted, of whose prompt so many tokens were wanted from here, and found."""
+        """Count an admitted request: ``wanted`` tokens of its prompt were looked up here, ``found`` were found."""
         self.queries += wanted
         self.hits += found
 
     def lose(self, key: bytes) -> None:
-        """The keeper could not bring a content: it is not looked for there again before it has been saved anew."""
+        """Record that the keeper could not load a content. It is not looked up again until it is saved anew."""
         self._given.pop(key, None)
         _remember(self._lost, key)
 
     def clear(self) -> None:
-        """Forget what host memory holds; blocks hold nothing any more that could be saved."""
+        """Forget the contents of host memory, and the saves of blocks, which are gone."""
         self._cells.clear()
         self.unsaved.clear()
 

@@ -1,1 +1,1 @@
-"""Machines that know each other by a secret: the door of one, the way to it, and whether two fit together."""
+"""Connections between machines that share a key: the listener, the handshake, and checks that two machines match."""

@@ -1,4 +1,4 @@
-"""A listening socket that finds out who has the key. Connections that say nothing keep no others waiting."""
+"""A listener that authenticates connections by the key. Silent connections do not delay others."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from lsv.processes.nodes.reaching import prepare
 
 _LOOK_SECONDS = 0.2
 _STRANGER_SECONDS = 2.0
-"""What a connection gets to show that it has the key."""
+"""Seconds that a connection has to prove that it has the key."""
 _MOST = 256
-"""Connections that have yet to show it. When another one comes, the oldest of the busiest address is closed."""
+"""Limit on unauthenticated connections. Beyond it, the oldest one from the busiest address is closed."""
 _BACKLOG = 512
 _AT_ONCE = 16
-"""Connections that are accepted before those that speak have their turn again."""
+"""Connections that are accepted before waiting messages are read again."""
 _MOST_REFUSED = 1024
-"""Connections of another key that wait to be reported."""
+"""Limit on rejected connections that wait to be reported."""
 
 
 class Guest(NamedTuple):
-    """A connection that has shown that it has the key, or that it has another one."""
+    """A connection that has finished the handshake, with the right key or a wrong one."""
 
     end: socket.socket
     address: str
     purpose: int | None
-    """What it has come for; None for one of another key, whose connection is closed."""
+    """The purpose of the connection; None if its key is wrong, in which case the connection is closed."""
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """A listener for a ``Door``. Raises ``OSError`` where that can't be; of port 0 the system makes a free one."""
+    """Open a listener for a ``Door``; port 0 means any free port. Raises ``OSError``."""
     found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     return socket.create_server(found[4][:2], family=found[0], backlog=_BACKLOG)
 
 
 class Stranger:
-    """A connection that has yet to show that it has the key."""
+    """A connection that has not proved yet that it has the key."""
 
     def __init__(self, end: socket.socket, address: str, key: bytes) -> None:
         self.end, self.address = end, address
@@ -55,11 +55,11 @@ class Stranger:
         end.send(self._challenge.greeting)
 
     def hear(self) -> Guest | None:
-        """Take what it says; the guest once that is all. Raises ``OSError`` where it has gone."""
+        """Read from the connection; returns the guest after the handshake. Raises ``OSError`` if it is lost."""
         with suppress(BlockingIOError):
             more = self.end.recv(Challenge.size - len(self._said))
             if not more:
-                raise ConnectionResetError("the other end has closed the connection")
+                raise ConnectionResetError("the other end closed the connection")
             self._said += more
         if len(self._said) < Challenge.size:
             return None
@@ -70,7 +70,7 @@ class Stranger:
 
 
 class Door:
-    """Lets in who comes to ``listener``, from the start to ``close``, which closes that, too."""
+    """Authenticates connections to ``listener`` until ``close``, which also closes the listener."""
 
     def __init__(self, listener: socket.socket, key: bytes) -> None:
         self._listener = listener
@@ -78,7 +78,7 @@ class Door:
         self._key = key
         self._guests: queue.SimpleQueue[Guest] = queue.SimpleQueue()
         self._strangers: dict[Stranger, None] = {}
-        """In the order in which they came."""
+        """In order of arrival."""
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="node-door", daemon=True)
         self._name = listener.getsockname()
@@ -94,17 +94,17 @@ class Door:
         return int(self._name[1])
 
     def wait(self) -> Guest | None:
-        """The next one; None where nobody has come for a moment."""
+        """The next connection; None if there was none for a moment."""
         try:
             return self._guests.get(timeout=_LOOK_SECONDS)
         except queue.Empty:
             return None
 
     def close(self) -> None:
-        """Let nobody in any more; those who have not been asked for are sent away. May be called again."""
+        """Stop listening and close the connections that ``wait`` has not returned. May be called again."""
         self._closed.set()
         with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # nobody waits for somebody to come any more
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes a blocked accept
         self._thread.join()
         self._listener.close()
         with suppress(queue.Empty):
@@ -122,7 +122,7 @@ class Door:
                     self._forget(selector, stranger).close()
 
     def _look(self, selector: selectors.BaseSelector) -> None:
-        """Hear who speaks, send away who has been silent for too long, and accept others."""
+        """Read from connections, close connections that were silent for too long, and accept new ones."""
         accepts = False
         for key, _ in selector.select(_LOOK_SECONDS):
             if key.data is None:
@@ -141,14 +141,14 @@ class Door:
                 end, address = self._listener.accept()
             except BlockingIOError:
                 return
-            except OSError:  # no descriptor is free, or the listener is closed
+            except OSError:  # out of descriptors, or the listener is closed
                 self._closed.wait(_LOOK_SECONDS / 4)
                 return
             if len(self._strangers) >= _MOST:
                 self._make_room(selector)
             try:
-                stranger = Stranger(end, str(address[0]) if address else "a process of this machine", self._key)
-            except OSError:  # it has gone again
+                stranger = Stranger(end, str(address[0]) if address else "a process on this machine", self._key)
+            except OSError:  # it is gone already
                 end.close()
                 continue
             self._strangers[stranger] = None
@@ -174,7 +174,7 @@ class Door:
             self._guests.put(guest)
 
     def _forget(self, selector: selectors.BaseSelector, stranger: Stranger) -> socket.socket:
-        """Expect nothing more from a stranger; its connection."""
+        """Stop tracking an unauthenticated connection; returns its socket."""
         del self._strangers[stranger]
         selector.unregister(stranger.end)
         return stranger.end

@@ -1,8 +1,9 @@
-"""How two machines show each other that they have the same secret, before anything else is said.
+"""The handshake by which two machines prove to each other that they have the same key.
 
-Who listens sends ``GREETING`` and a nonce; who has connected a nonce of its own, what the connection is for, and the
-HMAC-SHA256 of all that; the listener answers with its own HMAC of the same, or with zeros for a stranger. The secret
-itself is never sent, and what was recorded once is of no use in another connection. Nothing is encrypted.
+The listener sends ``GREETING`` and a nonce. The client sends its own nonce, the purpose of the connection, and an
+HMAC-SHA256 over all of that. The listener answers with its own HMAC over the same data, or with zeros if the client's
+HMAC is wrong. The key itself is never sent, and a recorded handshake is useless in another connection. Nothing is
+encrypted.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import time
 
 GREETING = b"lsv nodes 1\n"
 JOINING = 0xFFFF
-"""The purpose of a connection by which a machine joins; others are the numbers of ranks, or of replicas."""
+"""Purpose of a connection that joins a machine. Smaller purposes are numbers of ranks or replicas."""
 FETCHING = 0xFFFE
-"""That of one by which an engine fetches what another has computed."""
+"""Purpose of a connection that fetches KV blocks from another engine."""
 MEETING = 0xFFFD
-"""That of one by which who computes with others asks where these are reached."""
+"""Purpose of a connection that asks for the addresses of a group."""
 
 _NONCE = 32
 _PURPOSE = 2
@@ -28,18 +29,18 @@ _STRANGER = bytes(_PROOF)
 
 
 class OtherKey(Exception):
-    """The two have different secrets."""
+    """The two machines have different keys."""
 
 
 class OtherProtocol(Exception):
-    """What is there is something else."""
+    """The other end does not speak this protocol."""
 
 
 class Challenge:
-    """The listener's side: what it says first to a connection, and what it makes of the answer."""
+    """The listener's side of one handshake: the greeting, and the check of the answer."""
 
     size = _NONCE + _PURPOSE + _PROOF
-    """Bytes of an answer."""
+    """Bytes of the client's answer."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -47,7 +48,7 @@ class Challenge:
         self.greeting = GREETING + self._nonce
 
     def judge(self, answer: bytes) -> tuple[int | None, bytes]:
-        """What a connection is for, None for one of another key; and the listener's last word."""
+        """The purpose of the connection, None if its key is wrong, and the listener's reply."""
         claimed, proof = answer[: _NONCE + _PURPOSE], answer[_NONCE + _PURPOSE :]
         if not hmac.compare_digest(proof, _prove(self._key, b"node", self._nonce, claimed)):
             return None, _STRANGER
@@ -55,7 +56,7 @@ class Challenge:
 
 
 def introduce(end: socket.socket, key: bytes, purpose: int) -> None:
-    """The other side of a ``Challenge``. Raises ``OtherKey``, ``OtherProtocol``, and ``OSError`` without an answer."""
+    """The client's side of a handshake. Raises ``OtherKey``, ``OtherProtocol``, or ``OSError`` without an answer."""
     ends = _deadline(end)
     if _read(end, len(GREETING), ends) != GREETING:
         raise OtherProtocol
@@ -71,7 +72,7 @@ def _prove(key: bytes, side: bytes, nonce: bytes, claimed: bytes) -> bytes:
 
 
 def _deadline(end: socket.socket) -> float | None:
-    """The timeout is for all that is said: by itself a socket has it anew for each byte that comes."""
+    """The deadline of the whole handshake. A socket's own timeout would start again with every byte."""
     seconds = end.gettimeout()
     return None if seconds is None else time.monotonic() + seconds
 
@@ -84,7 +85,7 @@ def _read(end: socket.socket, count: int, ends: float | None) -> bytes:
                 end.settimeout(max(1e-3, ends - time.monotonic()))
             more = end.recv(count - len(found))
             if not more:
-                raise ConnectionResetError("the other end has closed the connection")
+                raise ConnectionResetError("the other end closed the connection")
             if ends is not None and time.monotonic() > ends:
                 raise TimeoutError("the other end is too slow")
             found += more

@@ -1,4 +1,4 @@
-"""How those find each other that compute together on several machines: node 0 knows when all are there."""
+"""How members of a group on several machines find each other: node 0 collects their addresses."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from lsv.processes.peer import Peer
 from lsv.settings.cluster_key import read_cluster_key
 
 OpenAt = Callable[[str], str]
-"""Given this machine's address, as it reaches node 0: where one is reached, empty for nowhere."""
+"""Given this machine's address on the way to node 0, returns the address of this member; empty for none."""
 
 
 class Meet(msgspec.Struct, frozen=True, tag=True):
-    """Somebody wants to know how all of a group are reached."""
+    """A member of a group asks for the addresses of all members."""
 
     start: str
-    """Of the engines: ``Topology.meeting``."""
+    """The start of the engines: ``Topology.meeting``."""
     group: str
     place: int
-    """Among the ``size`` of the group."""
+    """The member's number in the group of ``size``."""
     size: int
     address: str
-    """Where this one is reached."""
+    """The address of this member."""
 
 
 class Met(msgspec.Struct, frozen=True, tag=True):
-    """Everybody has come."""
+    """All members have asked."""
 
     addresses: tuple[str, ...]
     """By place."""
 
 
 def meet(config: EngineConfig, group: str, place: int, size: int, open_at: OpenAt) -> tuple[str, ...]:
-    """How all of a group are reached, by place, once they are there; ``open_at`` says that of this one.
+    """The addresses of a group by place, once all members have asked. ``open_at`` gives this member's address.
 
-    Raises ``StartError`` where node 0 can't be reached, ``EngineDied`` when it or this start of the engines is over.
+    Raises ``StartError`` if node 0 can't be reached, ``EngineDied`` if it is gone or the engines have restarted.
     """
     nodes = config.replica_nodes
     assert nodes is not None, "replicas on several machines"
@@ -52,6 +52,8 @@ def meet(config: EngineConfig, group: str, place: int, size: int, open_at: OpenA
         peer.send(Meet(config.topology.meeting, group, place, size, address), GREETING_SECONDS)
         return peer.receive().addresses
     except (EOFError, OSError) as cause:
-        raise EngineDied(f"node 0 ({way}) does not tell how other replicas are reached: it or they are gone") from cause
+        raise EngineDied(
+            f"node 0 ({way}) did not send the addresses of the other replicas: it or they are gone"
+        ) from cause
     finally:
         peer.channel.close()

@@ -1,4 +1,4 @@
-"""What a machine says of itself when it joins another, and what has to be equal on both."""
+"""What a joining machine reports about itself, and what must be equal on both machines."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _OWN = frozenset(
     {"model", "parts", "tokenizer", "generation", "kv_scales", "served_names", "reasons", "options", "device", "nodes"}
     | {"unlisted_names", "max_queue", "traces", "topology", "replica_nodes"}
 )
-"""Fields that a machine may have its own values for: where its files are, its devices and its plugins' settings; and
-what only the engine reads. Of the topology only the place is its own."""
+"""Fields that may differ between machines: where files are, devices, settings of plugins, and fields that only the
+engine reads. In the topology, only the place may differ."""
 _WEIGHTS = frozenset({".safetensors", ".gguf", ".bin", ".pt", ".pth"})
 
 
 class Newcomer(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine that joins. What follows the version is read only where that is equal."""
+    """A machine that joins. Fields after the version are only read if the versions are equal."""
 
     version: str
     config: bytes
@@ -42,32 +42,31 @@ def describe(config: EngineConfig) -> dict[str, Any]:
 
 
 class Likeness:
-    """What newcomers are held against."""
+    """Compares newcomers with this machine."""
 
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
         self._checkpoint = name_checkpoint(config)
 
     def read(self, newcomer: Newcomer) -> EngineConfig:
-        """The configuration there. Raises ``ConfigError`` with what has to be equal and is not."""
+        """The newcomer's configuration. Raises ``ConfigError`` that names the differences."""
         if newcomer.version != __version__:
-            raise ConfigError(f"lsv {newcomer.version} there, lsv {__version__} here: install the same version on both")
+            raise ConfigError(f"lsv {newcomer.version} there and {__version__} here: install the same version on both")
         try:
             config = msgspec.msgpack.decode(newcomer.config, type=EngineConfig)
         except ValueError as cause:
-            raise ConfigError(
-                f"its configuration is not one of this version ({cause}): install the same build on both"
-            ) from None
+            raise ConfigError(f"its configuration can't be decoded ({cause}): install the same build on both") from None
         if found := differences(self._config, config):
-            raise ConfigError(f"here and there {'; '.join(found)}: start both with the same options")
+            raise ConfigError(f"{'; '.join(found)}: start both with the same options")
         if newcomer.checkpoint != self._checkpoint:
             raise ConfigError(f"{self._config.model} here and {config.model} there are different checkpoints")
         return config
 
 
 def name_checkpoint(config: EngineConfig) -> str:
-    """What tells checkpoints apart without reading them: config.json, and the sizes of the files of weights, of the
-    model and of its parts.
+    """A hash that tells checkpoints apart without reading weights.
+
+    It covers config.json and the sizes of the weight files, of the model and of its parts.
     """
     digest = hashlib.sha256()
     for folder in map(Path, (config.model, *(part.folder for part in config.parts if part.folder))):
@@ -78,9 +77,9 @@ def name_checkpoint(config: EngineConfig) -> str:
 
 
 def differences(mine: EngineConfig, theirs: EngineConfig) -> list[str]:
-    """The fields that ought to be equal and are not, with both values."""
+    """The fields that must be equal and are not, with both values."""
     fields = [field for field in mine.__struct_fields__ if field not in _OWN]
     pairs = [(field, getattr(mine, field), getattr(theirs, field)) for field in fields]
     shapes = mine.topology.anywhere, theirs.topology.anywhere
     pairs += [(f"topology.{field}", *(getattr(one, field) for one in shapes)) for field in shapes[0].__struct_fields__]
-    return [f"{field} is {one!r:.80} and {other!r:.80}" for field, one, other in pairs if one != other]
+    return [f"{field} is {one!r:.80} here and {other!r:.80} there" for field, one, other in pairs if one != other]

@@ -1,4 +1,4 @@
-"""The way to another machine's door: tried until it is open, and taken again when what is behind it has ended."""
+"""Connecting to another machine: retries until its listener is open, and joins again after its engine has ended."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 Delay = Callable[[float], float | None]
-"""(now) -> seconds to wait before the first machine is joined anew, None where it is not."""
+"""(now) -> seconds to wait before joining node 0 again, or None to give up."""
 
 GREETING_SECONDS = 10.0
-"""What the first machine gets for a connection, and for each side's word at its beginning."""
+"""Time limit for connecting to node 0, and for each message of the handshake."""
 _AGAIN_SECONDS = 0.5
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
-"""A machine that has vanished is missed after a minute: the last of these (ms) is what Linux goes by for probes too."""
+"""A lost machine is noticed after a minute. Linux applies TCP_USER_TIMEOUT (ms) to keep-alive probes, too."""
 
 
 class Way(NamedTuple):
-    """To node 0, and what it is told by when it can't be gone."""
+    """How to reach node 0, and the options that say so, for messages."""
 
     address: str
     port: int
     patience: float
-    """Seconds in which somebody has to answer there."""
+    """Seconds after which connecting fails."""
     options: str
-    """Those that say where it is, as in "--master-addr and --master-port"."""
+    """The options that give the address, such as "--master-addr and --master-port"."""
 
     def __str__(self) -> str:
         return f"{self.address}:{self.port}"
 
 
 def reach(way: Way, key: bytes, purpose: int) -> socket.socket:
-    """A connection to node 0 whose both ends have shown that they have the key; tried again until it is there.
+    """Connect to node 0 and authenticate, retrying until it listens.
 
-    Raises ``StartError``: late, of another secret, or something else that listens there.
+    Raises ``StartError`` after ``way.patience``, for a different key, or if something else listens there.
     """
     deadline = time.monotonic() + way.patience
     if purpose == JOINING:
@@ -50,26 +50,26 @@ def reach(way: Way, key: bytes, purpose: int) -> socket.socket:
         try:
             return _connect(way, key, purpose)
         except OtherKey:
-            raise StartError(f"node 0 at {way} has another LSV_CLUSTER_KEY: set the same on all machines") from None
+            raise StartError(f"node 0 at {way} has another LSV_CLUSTER_KEY: set the same key on all machines") from None
         except OtherProtocol:
             raise StartError(
-                f"what answers at {way} is no lsv engine that waits for its nodes: {way.options} must be those of "
-                "node 0"
+                f"the server at {way} is not an lsv engine that waits for nodes: {way.options} must give "
+                "the address of node 0"
             ) from None
         except OSError as cause:
             if time.monotonic() > deadline:
                 raise StartError(
-                    f"node 0 does not answer at {way} for {way.patience:g} s (node_timeout): {cause}; is it started, "
-                    "is that its address, and does no firewall keep it from this machine?"
+                    f"node 0 did not answer at {way} for {way.patience:g} s (node_timeout): {cause}. Check that it is "
+                    "running, that the address is right, and that no firewall blocks it"
                 ) from cause
             time.sleep(_AGAIN_SECONDS)
 
 
 def keep_joining(serve: Callable[[], Result], delay: Delay) -> Result:
-    """Have ``serve`` join node 0 and do what it says, until that has ended as it was told to; what it returns then.
+    """Run ``serve``, which joins node 0, and return its result. Run it again if node 0 is lost.
 
-    Raises what it has ended with, ``StartError`` where it can't be joined, ``EngineDied`` when it is gone; after the
-    latter it is joined anew while ``delay`` allows, though it may then wait in vain for another machine.
+    Raises ``StartError`` if joining fails and ``EngineDied`` if node 0 is lost for good. After ``EngineDied`` it joins
+    again while ``delay`` allows, although node 0 may then wait in vain for another machine.
     """
     has_run = False
     while True:
@@ -85,7 +85,7 @@ def keep_joining(serve: Callable[[], Result], delay: Delay) -> Result:
 
 
 def prepare(end: socket.socket) -> None:
-    """Settings of a connection that stays: small messages go out at once, and its end is noticed."""
+    """Configure a long-lived connection: send small messages at once, and detect a lost peer."""
     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEP_ALIVE.items():

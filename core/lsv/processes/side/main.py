@@ -1,4 +1,4 @@
-"""The main of a side process: told its terms, it loads what it needs, confines itself, and carries out commands."""
+"""The main of a side process: it receives its terms, loads its work, confines itself and runs commands."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ _NO_MORE = object()
 
 
 class Loaded(NamedTuple):
-    """What a side process works with."""
+    """The work of a side process."""
 
     carry_out: Callable[[Any], Iterator[Any]]
-    """From a command to its replies. An ``LsvError`` fails the command alone."""
+    """Yields the replies to a command. An ``LsvError`` fails this command only."""
     readable: tuple[str, ...] = ()
-    """Folders that it goes on reading."""
+    """Folders that stay readable once it is confined."""
 
 
 def run(name: str, receives: Any, load: Callable[[Any], Loaded]) -> int:
-    """``python -m module FD… FD PARENT``: serve until the parent closes its end; the exit code.
+    """Serve ``python -m module FD… FD PARENT`` until the parent closes its end; returns the exit code.
 
-    ``receives`` is the union of the commands, the first of which ``load`` gets.
+    ``receives`` is the union of the commands. ``load`` is called with the first one.
     """
-    # interrupts are for the server, which then closes the channel
+    # the server handles interrupts, and then closes the channel
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.INFO, format=f"%(levelname)s {name} %(name)s: %(message)s")
     channel = connect(int(sys.argv[-2]), int(sys.argv[-1]), Terms | receives)
@@ -56,14 +56,14 @@ def run(name: str, receives: Any, load: Callable[[Any], Loaded]) -> int:
 
 
 def _serve(channel: Channel[Any, Any], terms: Terms, load: Callable[[Any], Loaded]) -> None:
-    """Returns when nothing can be loaded, or memory has run out."""
+    """Returns if loading fails, or once memory has run out."""
     measures: list[Measure] = leave_network() if terms.mode != "off" else []
     try:
         with heap.without_collections():
             loaded = load(channel.receive())
-            gc.freeze()  # from now on only new objects are traced
+            gc.freeze()  # collections will trace only later objects
     except LsvError as error:
-        _log.error("it can't start: %s", error.message)
+        _log.error("can't start: %s", error.message)
         channel.send(Failed(error.record()))
         return
     if terms.mode != "off":
@@ -82,7 +82,7 @@ def _serve(channel: Channel[Any, Any], terms: Terms, load: Callable[[Any], Loade
 
 
 def _timed(replies: Iterator[Any], terms: Terms) -> Iterator[Any]:
-    """Each reply within its processor time."""
+    """Limit the processor time of each reply."""
     reply: object = None
     while reply is not _NO_MORE:
         if terms.mode != "off":
@@ -93,7 +93,7 @@ def _timed(replies: Iterator[Any], terms: Terms) -> Iterator[Any]:
 
 
 def _lower_priority() -> None:
-    """Leave the processor to answers in progress, and be the first process to be killed when memory runs out."""
+    """Give way to running answers, and be the first process that the kernel kills when memory runs out."""
     os.nice(_NICENESS)
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")

@@ -1,4 +1,4 @@
-"""What every side process says, beside its own replies and ``lsv.processes.wire.Failed``."""
+"""Replies of every side process, in addition to its own and ``lsv.processes.wire.Failed``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from lsv.processes.confinement.terms import Measure
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """All is loaded, and the process is confined like this."""
+    """The process is loaded and confined by these measures."""
 
     measures: tuple[Measure, ...]
 
 
 class OutOfMemory(msgspec.Struct, frozen=True, tag=True):
-    """A command needed more memory than the process may have; it ends."""
+    """A command exceeded the memory limit; the process ends."""

@@ -17,7 +17,7 @@ from lsv.processes.wire import Received, Sent
 _log = logging.getLogger(__name__)
 
 _ABANDONED_SECONDS = 0.5
-"""How long work may go on after its client has left: to start a new process takes longer than most commands."""
+"""How long work may continue after its client has left. Most commands are faster than starting a new process."""
 
 _LINE = 512
 """Commands of one tenant that may wait for a process."""
@@ -26,10 +26,10 @@ Made = TypeVar("Made")
 
 
 class SidePool(Generic[Sent, Received]):
-    """Carries out commands in at most ``size`` processes, which are started when they are needed.
+    """Runs commands in at most ``size`` processes, which are started on demand.
 
-    Owners of commands take turns. ``seconds`` bounds a command, or each reply of one with several: of these one process
-    is kept free, where there are more. One event loop uses it, in a thread that must outlive the pool.
+    Owners of commands take turns. ``seconds`` limits a command, or each reply of a command with several. The latter
+    leave one process free if ``size`` is above 1. One event loop uses the pool, in a thread that must outlive it.
     """
 
     def __init__(self, kind: Kind, init: Sent, *, seconds: float, size: int) -> None:
@@ -49,7 +49,7 @@ class SidePool(Generic[Sent, Received]):
             self._idle[-1].start()
 
     def keep_off(self, cores: Collection[int]) -> None:
-        """Leave cores of the processor to others, where there are more."""
+        """Keep the processes off these cores, if other cores are left."""
         left = frozenset(os.sched_getaffinity(0)) - frozenset(cores)
         for process in (*self._idle, *self._busy) if left else ():
             process.stay_on(left)
@@ -59,7 +59,7 @@ class SidePool(Generic[Sent, Received]):
         await asyncio.shield(await self._begin(SideProcess.initialize))
 
     async def ask(self, command: Sent, owner: Owner = NOBODY) -> Received:
-        """The reply to a command, as ``SideProcess.ask``. Cancelling ends the work in the process, too."""
+        """The reply to a command, as ``SideProcess.ask``. Cancelling also ends the work in the process."""
         work = await self._begin(lambda process: process.ask(command, self._seconds), owner)
         try:
             return await asyncio.shield(work)
@@ -69,7 +69,7 @@ class SidePool(Generic[Sent, Received]):
     async def ask_all(
         self, command: Sent, is_last: Callable[[Received], bool], owner: Owner = NOBODY
     ) -> AsyncGenerator[Received, None]:
-        """The replies as they come, as ``SideProcess.ask_all``. Closing early ends the work in the process, too."""
+        """Yield the replies as they arrive, as ``SideProcess.ask_all``. Closing early also ends the work."""
         arrived: asyncio.Queue[Received | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
@@ -94,7 +94,7 @@ class SidePool(Generic[Sent, Received]):
             self._abandon(work)
 
     def close(self) -> None:
-        """Kill all processes; what is in progress fails."""
+        """Kill all processes; commands in progress fail."""
         for process in self._idle:
             process.end()
         for process in self._busy:
@@ -104,7 +104,7 @@ class SidePool(Generic[Sent, Received]):
     async def _begin(
         self, act: Callable[[SideProcess[Sent, Received]], Made], owner: Owner = NOBODY
     ) -> asyncio.Task[Made]:
-        """Have a process act once it is the owner's turn. Raises ``Overloaded`` where the owner waits for too many."""
+        """Call ``act`` in a process once it is the owner's turn. Raises ``Overloaded`` if its line is full."""
         self._check_line(self._turns, owner)
         place = await self._turns.take(owner)
         process = self._idle.pop()
@@ -116,7 +116,7 @@ class SidePool(Generic[Sent, Received]):
     def _check_line(self, turns: Turns, owner: Owner) -> None:
         waiting = turns.waiting(owner.tenant)
         if waiting >= _LINE:
-            raise Overloaded(f"{waiting} others wait for the process that {self._kind.what}: try again later")
+            raise Overloaded(f"{waiting} requests are waiting for the process that {self._kind.what}: try again later")
 
     async def _run(
         self, process: SideProcess[Sent, Received], act: Callable[[SideProcess[Sent, Received]], Made]
@@ -132,14 +132,14 @@ class SidePool(Generic[Sent, Received]):
             self._tell(process)
 
     def _start(self, process: SideProcess[Sent, Received]) -> None:
-        """Raises ``Unavailable`` where the system has no room for another process."""
+        """Raises ``Unavailable`` if the system can't start another process."""
         try:
             process.start()
         except OSError as cause:
             raise Unavailable(f"the process that {self._kind.what} can't be started: {cause.strerror}") from None
 
     def _abandon(self, work: asyncio.Task[Made]) -> None:
-        """End work that is not done soon: who asked for it has gone."""
+        """End work that does not finish soon, because its client is gone."""
 
         def kill() -> None:
             if not work.done():
@@ -152,10 +152,10 @@ class SidePool(Generic[Sent, Received]):
         self._turns.give_back(place)
         del self._work[work]
         if not work.cancelled():
-            work.exception()  # the task that waited has seen it, or has gone
+            work.exception()  # the waiting task has seen the exception, or is gone
 
     def _tell(self, process: SideProcess[Sent, Received]) -> None:
-        """Log once what processes of this kind are not confined by."""
+        """Log once which confinement measures processes of this kind lack."""
         if self._told or not process.measures:
             return
         self._told = True

@@ -1,4 +1,4 @@
-"""One side process as its owner sees it: started, given commands, watched, ended, and in words how it ended."""
+"""The owner's side of a side process: starts it, sends commands, limits their time, and explains how it ended."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from lsv.settings import harmless_environment
 _START_SECONDS = 120.0
 """How long imports and loading may take."""
 _END_SECONDS = 1.0
-"""How long the kernel may take to end a process that has closed its channel."""
+"""How long a process that closed its channel may take to exit."""
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""Libraries would start threads while they are imported, for which Landlock does not hold."""
+"""Set to 1, because libraries would start threads during import, and Landlock does not confine those threads."""
 
 _ENDS = {
     signal.SIGSYS: "tried a system call that it may not make",
@@ -34,7 +34,7 @@ _ENDS = {
 
 
 class Broken(Exception):
-    """A command that has cost a process its life. ``how`` is a predicate for messages."""
+    """A command ended its process. ``how`` is a predicate for messages."""
 
     def __init__(self, reason: Literal["time", "memory", "crash"], how: str) -> None:
         super().__init__(how)
@@ -42,29 +42,29 @@ class Broken(Exception):
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """What side processes of one kind are: ``what`` they do, for messages, and the module they run."""
+    """A kind of side process: ``what`` it does, for messages, and the module it runs."""
 
     what: str
     module: str
     receives: Any
-    """The union of their replies."""
+    """The union of its replies."""
     terms: Terms
 
 
 class SideProcess(Generic[Sent, Received]):
-    """One side process. ``start`` and ``end`` are quick; all else blocks and belongs in a thread.
+    """One side process. ``start`` and ``end`` return quickly; other methods block, so call them in a thread.
 
-    ``init`` is its first command. It dies with the thread that called ``start``.
+    ``init`` is the first command. The process ends with the thread that called ``start``.
     """
 
     def __init__(self, kind: Kind, init: Sent, inherited: Sequence[int] = ()) -> None:
-        """``inherited`` are descriptors that the process gets."""
+        """``inherited`` are descriptors that the process inherits."""
         self._kind, self._init, self._inherited = kind, init, tuple(inherited)
         self._child: Child[Any, Any] | None = None
         self._ready = False
         self._cores: frozenset[int] = frozenset()
         self.measures: tuple[Measure, ...] = ()
-        """How it is confined, once it is initialised."""
+        """The confinement measures, known after ``initialize``."""
 
     @property
     def running(self) -> bool:
@@ -83,17 +83,17 @@ class SideProcess(Generic[Sent, Received]):
             own_group=True,
             environment=environment,
         )
-        with suppress(OSError):  # it ended at once, which the next receive will tell
+        with suppress(OSError):  # it ended at once; the next receive reports that
             self._child.send(self._init)
         self._move()
 
     def stay_on(self, cores: frozenset[int]) -> None:
-        """Have this process, and those that replace it, run on these cores only."""
+        """Run this process, and processes that replace it, on these cores only."""
         self._cores = cores
         self._move()
 
     def initialize(self) -> None:
-        """Wait until it is loaded and confined. Raises why it can't be; the process has ended then."""
+        """Wait until the process is loaded and confined. On an error, ends the process and raises."""
         if self._ready:
             return
         try:
@@ -113,9 +113,9 @@ class SideProcess(Generic[Sent, Received]):
         self._ready = True
 
     def ask(self, command: Sent, seconds: float) -> Received:
-        """The reply to a command, within ``seconds``; else the process is killed.
+        """The reply to a command. The process is killed after ``seconds``.
 
-        Raises the error that the command fails with, ``Broken`` where it ends the process, and as ``initialize``.
+        Raises the command's error, ``Broken`` if the command ended the process, and as ``initialize``.
         """
         with self._watched(seconds) as child:
             child.send(command, seconds)
@@ -123,7 +123,7 @@ class SideProcess(Generic[Sent, Received]):
             return reply
 
     def ask_all(self, command: Sent, take: Callable[[Received], bool], seconds: float) -> None:
-        """Have ``take`` get replies, each within ``seconds``, until it returns False; else as ``ask``."""
+        """As ``ask``, but pass replies to ``take``, each within ``seconds``, until ``take`` returns False."""
         with self._watched(seconds) as child:
             child.send(command, seconds)
             while take(self._receive(seconds)):
@@ -135,30 +135,30 @@ class SideProcess(Generic[Sent, Received]):
             self._child.send_signal(signal.SIGKILL)
 
     def end(self) -> None:
-        """Kill the process and forget it; nobody may be waiting for it."""
+        """Kill the process and forget it. Only call this while no command is running."""
         if self._child is not None:
             self._child.end()
             self._child = None
 
     def _move(self) -> None:
         if self._cores and self._child is not None:
-            with suppress(OSError):  # it has ended, or may not use these cores any more
+            with suppress(OSError):  # it has ended, or may no longer use these cores
                 os.sched_setaffinity(self._child.pid, self._cores)
 
     def _check_terms(self) -> None:
-        """Raises ``ConfigError`` where the operator requires a measure that this system does not have."""
+        """Raises ``ConfigError`` if the operator requires full confinement and a measure is missing."""
         missing = [f"{measure.name} ({measure.found})" for measure in self.measures if not measure.held]
         if missing and self._kind.terms.mode == "require":
             self.end()
             raise ConfigError(
-                f"--confinement require: the process that {self._kind.what} can't be confined fully here: "
-                f"{'; '.join(missing)}. Give what is missing to the server, or use --confinement auto",
+                f"--confinement require: the process that {self._kind.what} can't be fully confined: "
+                f"{'; '.join(missing)}. Make these measures available to the server, or use --confinement auto",
                 param="confinement",
             )
 
     @contextmanager
     def _watched(self, seconds: float) -> Iterator[Child[Any, Any]]:
-        """Wait until the process is ready, then say what it means when a command comes to nothing."""
+        """Wait until the process is ready, then turn failures of a command into ``Broken``."""
         self.initialize()
         assert self._child is not None, "it is ready"
         try:
@@ -182,7 +182,7 @@ class SideProcess(Generic[Sent, Received]):
         return reply
 
     def _how_it_ended(self) -> str:
-        """A predicate that says why it is gone; it is forgotten."""
+        """A predicate for messages that says how the process ended. Forgets the process."""
         if self._child is None:
             return "ended"
         code = self._child.wait(_END_SECONDS)

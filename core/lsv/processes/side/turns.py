@@ -1,4 +1,4 @@
-"""Turns: who of those that wait for a few places is next, so that the work of one client does not hold up others'."""
+"""Fair turns for a few places, so that the work of one client does not delay other clients."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import msgspec
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Whose work it is."""
+    """The account and the request that a piece of work belongs to."""
 
     tenant: str = ""
-    """The account. Accounts share the places fairly."""
+    """The account. Accounts share places fairly."""
 
     weight: float = 1.0
-    """How large the account's share is beside those of the others."""
+    """The account's share, relative to other accounts."""
 
     request: str = ""
-    """The request. Requests of one account take turns as well."""
+    """The request. Requests of one account also take turns."""
 
 
 NOBODY = Owner()
-"""The owner of work that no request asks for."""
+"""The owner of work that belongs to no request."""
 
 
 class Place:
-    """A place that has been taken, since ``began``."""
+    """A place in use since ``began``."""
 
     __slots__ = ("began", "request", "tenant")
 
@@ -39,11 +39,11 @@ class Place:
 
 
 class Turns:
-    """Places that pieces of work take one after the other. One event loop uses it.
+    """A fixed number of places that pieces of work take in turn. One event loop uses them.
 
-    The tenant that holds the fewest places for its weight is next, of these the one that has held places for the least
-    time; within a tenant the same holds for its requests, and a request's own work goes in the order it came.
-    Places are not taken away: who is next waits until a piece of work ends.
+    The next place goes to the tenant that uses the fewest places for its weight; ties go to the tenant that has used
+    places for the shortest time. The same rule picks a request of the tenant. Work of one request is first come, first
+    served. There is no preemption: waiting work starts when other work ends.
     """
 
     def __init__(self, places: int, now: Callable[[], float] = time.monotonic) -> None:
@@ -57,13 +57,13 @@ class Turns:
         return 0 if known is None else known.waiting
 
     async def take(self, owner: Owner) -> Place:
-        """Wait for a place, which is to be given back."""
+        """Wait for a place. Return it with ``give_back``."""
         tenant = self._tenants.get(owner.tenant)
         if tenant is None:
             tenant = self._tenants[owner.tenant] = _Tenant(owner.tenant, _least(self._tenants.values()))
         tenant.weight = owner.weight
         request = tenant.request(owner.request)
-        if self._free:  # so nothing waits
+        if self._free:  # so nothing is waiting
             self._free -= 1
             return self._occupy(tenant, request)
         ticket: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
@@ -79,7 +79,7 @@ class Turns:
             raise
 
     def give_back(self, place: Place) -> None:
-        """The work has ended: the next one begins."""
+        """Return a place, and start the next piece of work."""
         tenant, request = place.tenant, place.request
         held = self._now() - place.began
         for one, cost in ((tenant, held / tenant.weight), (request, held)):
@@ -101,7 +101,7 @@ class Turns:
             return
 
     def _leave(self, tenant: _Tenant, request: _Request, ticket: asyncio.Future[Place]) -> None:
-        """Work that waited is not wanted any more."""
+        """Remove waiting work that was cancelled."""
         if ticket in request.line:
             request.line.remove(ticket)
             tenant.waiting -= 1
@@ -113,7 +113,7 @@ class Turns:
         return Place(tenant, request, self._now())
 
     def _forget(self, tenant: _Tenant, request: _Request) -> None:
-        """Keep nothing of a request and a tenant that have no work here."""
+        """Forget a request and a tenant once they have no work here."""
         if not (request.running or request.line):
             tenant.requests.pop(request.name, None)
         if not tenant.requests:
@@ -121,9 +121,9 @@ class Turns:
 
 
 class _Share:
-    """What a tenant or a request has had. ``served`` is in seconds for its weight.
+    """How much a tenant or a request has used. ``served`` is in seconds, divided by the weight.
 
-    A new one starts level with the one that has had the least: idle time saves up nothing.
+    A new share starts at the least ``served`` of all, so idle time earns no credit.
     """
 
     __slots__ = ("name", "running", "served")

@@ -189,7 +189,7 @@ class FakeClient(ClientBase):
         return vectors
 
     async def load_adapter(self, name: str, path: str, *, replace: bool = False) -> None:
-        """List an adapter; nothing is read. Raises ``BadRequest`` for a name that is taken."""
+        """Add an adapter without reading files. Raises ``BadRequest`` if the name is taken."""
         others = tuple(one for one in self.adapters if one.name != name)
         if len(others) < len(self.adapters) and not replace:
             raise BadRequest(f"the name {name} is taken: unload that adapter first", param="lora_name")

@@ -76,7 +76,7 @@ class Rig:
         return outcomes
 
     def _check_revoked(self, outcomes: Sequence[Outcome]) -> None:
-        """Whatever a failed row has read or written, nobody finds it any more."""
+        """No other request finds blocks that a failed row read or wrote."""
         for request in [one.request for one in outcomes if one.error == NOT_FINITE]:
             ids, sampling = (*request.prompt, *request.output, 0), SamplingParams()
             whole = make_request(0, ids, sampling=sampling, salt=request.salt, media=request.media)
@@ -104,7 +104,7 @@ class Rig:
         raise AssertionError(f"not finished after {most} steps: {self.scheduler.counts}")
 
     def ask_failed_again(self, requests: Sequence[Request], spoilt: int) -> None:
-        """Each of so many ``spoilt`` contents fails one more request at most: by then it is forgotten."""
+        """Each of ``spoilt`` corrupt contents fails at most one request before it is revoked."""
         failed = [one for one in requests if self.news[one.id][-1].error == NOT_FINITE]
         id = max((one.id for one in requests), default=0)
         for request in failed:

@@ -48,13 +48,13 @@ class FakeCopies:
     ) -> tuple[int, ...]:
         """Which loads failed; ``own`` gives the content of a block of a group that the request of a stay may write."""
         for key in plan.revoke:
-            assert self._keeper is not None, "nobody keeps it"
+            assert self._keeper is not None, "there is no keeper"
             self._keeper.contents.pop(key, None)
         for save in plan.saves:
             contents = tuple(map(self._read, save.blocks))
             self._cells.update(zip(save.cells, contents, strict=bool(save.cells)))
             if save.keep:
-                assert self._keeper is not None, "nobody keeps it"
+                assert self._keeper is not None, "there is no keeper"
                 self._keeper.contents[save.key] = contents
                 self._keeper.gone.discard(save.key)
         lost: list[int] = []
@@ -76,5 +76,5 @@ class FakeCopies:
         return found[0]
 
     def _fetch(self, key: bytes) -> tuple[Content, ...]:
-        assert self._keeper is not None, "nobody keeps it"
+        assert self._keeper is not None, "there is no keeper"
         return () if key in self._keeper.gone else self._keeper.contents.get(key, ())

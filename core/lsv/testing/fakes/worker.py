@@ -22,9 +22,9 @@ from lsv.testing.fakes.tiers import FakeCopies, FakeKeeper
 BROKEN = "the picture could not be encoded"
 """Why the rows of a request fail whose media did."""
 NOT_FINITE = "its numbers are not finite"
-"""Why the rows of a request fail that have read what was spoilt."""
+"""Why rows fail that read corrupt contents."""
 SPOILT = -1
-"""What stands in a position of a block whose content is not what was written there."""
+"""The value of a corrupt position in a block."""
 
 Row = tuple[FakeSlot, int, int, bool]
 """Slot, start, count, wants_logits. The slot knows how many of its tokens are drafts."""
@@ -110,7 +110,7 @@ class FakeWorker:
         )
 
     def spoil(self, number: int) -> None:
-        """The content of some block goes wrong: rows that read it fail, and so do those that read what these write."""
+        """Corrupt a block. Rows that read it fail, and so do rows that read what those rows write."""
         held = [content for contents in self._content for _, content in sorted(contents.items()) if any(content)]
         if held:
             chosen = held[number % len(held)]
@@ -324,7 +324,7 @@ class FakeWorker:
 
 
 def _written(slot: FakeSlot, states: Sequence[int], position: int) -> int | None:
-    """What a slot's row writes to the cache for a token: nothing that means anything where it has failed."""
+    """The value that a slot's row writes to the cache for a token; a corrupt one if the row has failed."""
     if slot.fault is None:
         return states[position]
     return SPOILT if slot.fault == NOT_FINITE else None

@@ -1,4 +1,4 @@
-"""oneDNN's products of bfloat16 as AMX computes them: the fault that ``lsv.products`` works around, on any machine."""
+"""Emulates oneDNN's bfloat16 products on AMX, with the bug that ``lsv.products`` works around, on any machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lsv.testing.recording import DispatchMode
 aten = torch.ops.aten
 
 _LEFT = {aten.mm.default: 0, aten.bmm.default: 0, aten.addmm.default: 1, aten.baddbmm.default: 1}
-"""Products, and which of their arguments is the left operand."""
+"""Products, with the index of their left operand."""
 _ATTENTION = (
     aten._scaled_dot_product_flash_attention_for_cpu.default,
     aten.scaled_dot_product_attention.default,
@@ -49,7 +49,7 @@ class _Leaky(DispatchMode):  # type: ignore[no-untyped-call]
         return found
 
     def _leak(self, left: torch.Tensor, out: torch.Tensor) -> None:
-        """A row of bfloat16 that is not finite spoils the row before it in memory."""
+        """Make each bfloat16 row that is not finite spoil the row before it in memory."""
         if left.dtype is not torch.bfloat16:
             return
         broken = ~left.isfinite().all(-1).flatten()

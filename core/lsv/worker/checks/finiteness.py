@@ -1,4 +1,4 @@
-"""Checks the states of tokens that nothing is sampled from, before others can find their blocks.
+"""Checks the states of tokens without sampling, before other requests can find their blocks.
 
 A row that samples is checked by its logits (``lsv.nn.sampling``). A chunk of a prompt has none, and of the last chunk
 only the last token has. NaN or an infinity there fails the row, as it would in logits.
@@ -17,7 +17,7 @@ from lsv.worker.inputs import Batch, Int64s
 
 
 class StateCheck:
-    """Looks at some rows of one step: ``locate`` them, ``read`` without waiting, ``settle`` when the host must know."""
+    """Checks some rows of one step: ``locate`` them, ``read`` without waiting, ``settle`` once the host needs it."""
 
     def __init__(self, rows: Sequence[int]) -> None:
         self._rows = rows
@@ -26,13 +26,13 @@ class StateCheck:
         self._coming: Fetched | None = None
 
     def locate(self, batch: Batch) -> None:
-        """Note where the tokens of the rows are in the batch as it runs."""
+        """Record where the rows' tokens are in the batch as it runs."""
         chosen = [*self._rows]
         self._stops = batch.last[chosen] + 1
         self._firsts = self._stops - batch.layout.query[chosen]
 
     def read(self, sound: Tensor | None) -> None:
-        """Ask for ``sound`` bool [T], which tokens' states are finite; None where the step did not look."""
+        """Start copying ``sound`` bool [T], which tokens' states are finite; None if the step did not check."""
         self._coming = None if sound is None else fetch(sound)
 
     @property
@@ -40,7 +40,7 @@ class StateCheck:
         return self._coming is not None
 
     def settle(self) -> Iterator[int]:
-        """The rows that have a token whose state is not finite."""
+        """The rows with a token whose state is not finite."""
         if self._coming is None:
             return
         sound = self._coming.read()
@@ -50,7 +50,7 @@ class StateCheck:
 
 
 def make_check(plan: StepPlan) -> StateCheck | None:
-    """The check of rows that compute tokens which nothing is sampled behind; None where there are none.
+    """The check for rows with tokens from which nothing is sampled; None without such rows.
 
     Steps of decoding rows never have any, and pay nothing for this.
     """

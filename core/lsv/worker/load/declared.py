@@ -67,7 +67,7 @@ class Declared:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes that weights take on the device: as planned, and once they are filled as they are held."""
+        """Bytes of weights on the device: planned before they are filled, actual afterwards."""
         tensors = [*self.model.parameters(), *self.model.buffers()]
         held = sum(tensor.nbytes for tensor in tensors if not tensor.is_meta) if self.filled else None
         held = planned_bytes(self.model) if held is None else held

@@ -1,4 +1,4 @@
-"""How many bytes a model's weights will take before any is read: formats made while loading keep fewer bytes."""
+"""Plans the bytes of a model's weights before any is read, because formats made while loading need fewer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def planned_bytes(model: nn.Module) -> int:
-    """Bytes of all weights of a model that is declared on meta, once they are filled. What kernels add by packing them
+    """Bytes of all filled weights of a model that is declared on meta. What kernels add by packing them
     is not in it, nor what formats save that look at the weights' values.
     """
     keepers = (module for module in model.modules() if not (isinstance(module, Embed) and module.looks_up))
@@ -37,7 +37,7 @@ def planned_bytes(model: nn.Module) -> int:
 
 
 def _try_filling(module: Linear) -> int | None:
-    """The bytes that a copy of a layer on meta holds after it has been filled; None where it looks at its weights."""
+    """The bytes of a filled layer, measured on a meta copy; None if its format needs the weights' values."""
     tried, released = _copy(module), set[str]()
 
     def release(name: str) -> torch.Tensor:
@@ -49,14 +49,14 @@ def _try_filling(module: Linear) -> int | None:
     tried.__dict__["release"] = release
     try:
         tried.filled()
-    except Exception:  # whatever a format raises that finds no values
+    except Exception:  # whatever a format raises without values
         return None
     kept = {**dict(tried.named_parameters()), **dict(tried.named_buffers())}
     return sum(tensor.nbytes for name, tensor in kept.items() if name not in released)
 
 
 def _copy(module: Module) -> Module:
-    """A module with the same tensors, and without the kernels below it: native ones read memory that is not there."""
+    """A copy of the module without bound kernels, because native kernels read memory that meta tensors lack."""
     made = copy.copy(module)
     made.__dict__ = {name: value for name, value in vars(module).items() if name not in ("kernel", "forward")}
     made._parameters, made._buffers = dict(module._parameters), dict(module._buffers)

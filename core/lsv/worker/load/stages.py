@@ -1,4 +1,4 @@
-"""What each stage of a start takes, in the log: of the device's memory, of the host's, and of time."""
+"""Logs the device memory, host memory and time of each stage of a start."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from lsv.platform import Device
 log = logging.getLogger(__name__)
 
 _SHORT = 0.1
-"""Seconds; a stage that was shorter and took no memory says nothing to a user."""
+"""Seconds. A shorter stage that took no memory is not worth logging for users."""
 
 
 class Stages:
-    """Tells of one stage after the other. Between two tales memory is counted for the later one."""
+    """Logs each loading stage. Memory allocated between two logs counts towards the later stage."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._before = self._look()
 
     def tell(self, stage: str) -> None:
-        """A stage has ended, and the next one begins. One that took no time is logged for debugging alone."""
+        """End a stage and begin the next one. A very short stage is only logged at level debug."""
         began, device, host = self._before
         now, device_now, host_now = self._before = self._look()
         level = logging.INFO if now - began >= _SHORT or device_now.moved_since(device) else logging.DEBUG
@@ -32,7 +32,7 @@ class Stages:
         )  # fmt: skip
 
     def _look(self) -> tuple[float, Usage, Usage]:
-        """The time, and both memories once all work given so far is done."""
+        """The time, and both memories after all queued work."""
         self._device.synchronize()
         memory = self._device.memory()
         return time.monotonic(), Usage(memory.total - memory.free, memory.total), host_usage()

@@ -1,4 +1,4 @@
-"""Hands contents to a transport beside the steps."""
+"""Writes contents to a transport in the background."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from lsv.transports import Transport
 _log = logging.getLogger(__name__)
 
 _MOST = 256 << 20
-"""Bytes that wait at most."""
+"""Limit on queued bytes."""
 _LAST_SECONDS = 10.0
-"""What is left is written for so long when the engine ends."""
+"""How long an ending engine writes queued contents."""
 
 
 class _Batch(NamedTuple):
     keys: Sequence[bytes]
     contents: Sequence[Tensor]
-    """One for each of the keys, which are put; none for keys to remove."""
+    """A content for each key to put; none if the keys are to be removed."""
     size: int
     there: Event | None
 
 
 class Writer:
-    """A thread that puts and removes. Where contents come faster than they can be put, they are dropped."""
+    """A thread that puts and removes contents. Contents that exceed the queue are dropped."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -43,7 +43,7 @@ class Writer:
         self._thread.start()
 
     def put(self, keys: Sequence[bytes], contents: Sequence[Tensor], there: Event | None) -> None:
-        """Keep contents, which are on the host once the device is past ``there`` and belong to the writer."""
+        """Queue contents, which are complete once the device has passed ``there``. The writer owns them."""
         size = sum(content.nbytes for content in contents)
         with self._lock:
             full = self._waiting + size > _MOST
@@ -55,18 +55,18 @@ class Writer:
             _log.warning("the KV cache is computed faster than it can be kept: some of it will be computed again")
 
     def remove(self, keys: Sequence[bytes]) -> None:
-        """Keep contents no more, once those are kept that were given before."""
+        """Queue the removal of contents, after all earlier puts."""
         self._queue.put(_Batch(keys, (), 0, None))
 
     def flush(self) -> None:
-        """Wait until all that was given is kept; for tests."""
+        """Wait until the queue is written; for tests."""
         done = threading.Event()
         batch = _Batch((), (), 0, _Done(done))
         self._queue.put(batch)
         done.wait(_LAST_SECONDS)
 
     def close(self) -> None:
-        """Keep what is left, for a while."""
+        """Write the rest of the queue, within a time limit."""
         self._queue.put(None)
         self._thread.join(_LAST_SECONDS)
         self._closing = True
@@ -92,7 +92,7 @@ class Writer:
 
 
 class _Done:
-    """Tells that the batches before have been handled."""
+    """Marks a place in the queue; set once it is reached."""
 
     def __init__(self, done: threading.Event) -> None:
         self._done = done

@@ -38,13 +38,13 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The owner's share of the engine beside those of the others."""
 
     priority_at_least: Priority = 0
-    """The lowest ``priority`` of the owner's requests that puts them before those of others."""
+    """The lowest ``priority`` that counts against requests of other accounts."""
 
     requests_per_minute: Amount | None = None
     """Requests that may be sent, on average and at once."""
 
     tokens_per_minute: Amount | None = None
-    """Tokens of prompts, and tokens computed for their answers, on average and at once."""
+    """Limits on tokens of prompts and tokens computed for answers, on average and in a burst."""
 
     tokens_per_day: Amount | None = None
     """The same over a day."""
@@ -71,18 +71,18 @@ class Accounts:
 def read_accounts(keys: Iterable[str], file: str | None, admin_keys: Iterable[str] = ()) -> Accounts:
     """The accounts of ``--api-key`` and ``--admin-api-key`` (one for each key) and of a file.
 
-    Raises ``ConfigError`` for a file that is wrong.
+    Raises ``ConfigError`` for an invalid file.
 
     The file is TOML with a table for each account::
 
         [alice]
         keys = ["…"]                # or keys_sha256, so that the file holds no secrets
         weight = 2
-        priority_at_least = -10     # how far requests may go before those of others
+        priority_at_least = -10     # lowest priority that counts against other accounts
         requests_per_minute = 60
         tokens_per_minute = 100_000
         tokens_per_day = 5_000_000
-        admin = true                # may put the engine to sleep, and the like
+        admin = true                # may use the operator's routes, such as /sleep
     """
     digests = [_digest(key) for key in keys]
     found = [Account(name=f"key-{digest[:8]}", keys_sha256=(digest,)) for digest in digests]

@@ -21,8 +21,8 @@ _LOCK_SECONDS = 0.05
 class Buckets:
     """Token buckets by number: each fills at a rate up to its capacity, and is drained by use.
 
-    They lie in memory without a name, whose descriptor processes inherit: a full disk does not matter. Times are of the
-    machine's monotonic clock, which is the same in all processes.
+    They are in anonymous memory that processes share by an inherited descriptor, so a full disk does not matter. Times
+    are from the machine's monotonic clock, which all processes share.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -36,7 +36,7 @@ class Buckets:
             file: IO[bytes] = os.fdopen(os.memfd_create("lsv-buckets", os.MFD_CLOEXEC), "r+b")
         else:
             file = tempfile.TemporaryFile()  # noqa: SIM115
-        file.write(bytes(max(1, count) * _BUCKET.size))  # so that there is room for what is mapped
+        file.write(bytes(max(1, count) * _BUCKET.size))  # allocates the memory before it is mapped
         file.flush()
         return cls(file)
 

@@ -82,7 +82,7 @@ class Quotas:
         return any(bound.what == "tokens" for bound in self._bounds.get(account.name, ()))
 
     def count_tokens(self, account: Account, tokens: int) -> None:
-        """``tokens`` of a prompt were read, or were computed for its answers."""
+        """Charge ``tokens`` of a prompt, or tokens computed for its answers."""
         for bound in self._bounds.get(account.name, ()):
             if bound.what == "tokens":
                 self._use(bound, tokens)

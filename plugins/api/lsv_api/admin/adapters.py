@@ -1,7 +1,7 @@
 """Routes that load and unload adapters while the server runs.
 
-What the operator loads is served to all. What another account loads is its own: it alone sees, uses, replaces and
-unloads it.
+All accounts may use adapters that the operator loads. Only the account that loaded another adapter sees, uses,
+replaces and unloads it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lsv_api.http.failures import NotAllowed
 from lsv_api.records.requests import LoadAdapterRequest, UnloadAdapterRequest
 
 _MOST = 128
-"""Adapters that an account may have loaded at a time."""
+"""Limit on loaded adapters of an account."""
 
 
 async def load_adapter(exchange: Exchange) -> HTTPResponse:
@@ -38,38 +38,40 @@ async def unload_adapter(exchange: Exchange) -> HTTPResponse:
         raise ModelNotFound(f"there is no adapter {body.lora_name}", param="lora_name")
     client, adapter = found
     if not viewer.operator and not owner_of(adapter.name):
-        raise NotAllowed(f"the adapter {body.lora_name} is the operator's: only the operator may unload it")
+        raise NotAllowed(f"the adapter {body.lora_name} belongs to the operator, so only the operator may unload it")
     check_ready(client)
     await client.unload_adapter(adapter.name)
     return text(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
 
 
 def _own_name(exchange: Exchange, name: str) -> str:
-    """What the engine calls an adapter that this request loads.
+    """The engine's name of the adapter that this request loads.
 
-    Raises ``BadRequest`` for a name that is not the account's to give.
+    Raises ``BadRequest`` for a name that the account may not use.
     """
     service, viewer = exchange.api.service, exchange.viewer
     if viewer.operator:
         return name
     if owner_of(name):
-        raise BadRequest("an adapter's name is up to 200 letters, digits and ._-:/@", param="lora_name")
+        raise BadRequest(
+            "an adapter's name must be at most 200 letters, digits and any of . _ - : / @", param="lora_name"
+        )
     known = service.adapters(viewer).get(name)
     if name in service.names or (known is not None and not owner_of(known[1].name)):
-        raise BadRequest(f"the name {name} is taken: it is one of the operator's; choose another", param="lora_name")
+        raise BadRequest(f"the name {name} is taken by the operator: choose another", param="lora_name")
     return owned_name(viewer.account, name)
 
 
 def _check_room(exchange: Exchange, name: str) -> None:
-    """Raises ``Overloaded`` where an account has loaded as many adapters as it may."""
+    """Raises ``Overloaded`` if the account has reached its limit of adapters."""
     adapters = [adapter.name for _, adapter in exchange.api.service.adapters().values()]
     mine = [one for one in adapters if owner_of(one) and owner_of(one) == owner_of(name)]
     if len(mine) >= _MOST and name not in mine:
-        raise Overloaded(f"an account may have {_MOST} adapters loaded: unload one first")
+        raise Overloaded(f"the account has reached the limit of {_MOST} loaded adapters: unload one first")
 
 
 def _check_allowed(exchange: Exchange) -> None:
-    """Raises ``NotAllowed`` unless the operator lets clients change adapters: they name folders of this machine."""
+    """Raises ``NotAllowed`` unless the operator lets clients load adapters from folders of this machine."""
     if not exchange.api.options.runtime_adapters:
         raise NotAllowed(
             "adapters can't be changed at run time: start with --allow-runtime-lora-updating "

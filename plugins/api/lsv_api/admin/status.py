@@ -34,10 +34,10 @@ async def live(exchange: Exchange) -> HTTPResponse:
 
 
 async def health(exchange: Exchange) -> HTTPResponse:
-    """200 when every engine is ready and sends heartbeats and the server is not stopping, 503 with the progress
-    otherwise.
+    """Status 200 if every engine is ready and sends heartbeats and the server is not stopping, else 503 with the
+    progress.
 
-    What an engine died of is not for strangers.
+    Clients without a key do not see why an engine died.
     """
     api = exchange.api
     told = api.options.keyless or exchange.account is not ANYBODY
@@ -74,7 +74,7 @@ def _describe_status(status: EngineStatus, *, told: bool) -> dict[str, Any]:
 
 
 def _card(name: str, exchange: Exchange) -> ModelCard:
-    """Folders of adapters are for the operator alone. Raises ``ModelNotFound``."""
+    """Only the operator sees folders of adapters. Raises ``ModelNotFound``."""
     client, adapter = exchange.api.service.route(name, exchange.viewer)
     served, media = describe(client), client.media
     path = next((one.path for one in client.adapters if one.name == adapter), adapter)

@@ -15,7 +15,7 @@ CLIENT_GONE = 499
 
 
 def record(exchange: Exchange, route: str, status: int, *, probe: bool = False) -> None:
-    """Log and count one finished request, once: an error on its way out passes several places that could.
+    """Log and count one finished request once, although an error passes several places that could do so.
 
     ``route`` is a declared pattern, so it needs no escaping. A ``probe`` is asked every few seconds by whatever watches
     the server, and would drown the requests of users: it is logged at level debug, unless it failed.

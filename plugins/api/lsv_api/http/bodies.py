@@ -30,7 +30,7 @@ _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
 )
-"""An escape in JSON; two of surrogates are one character."""
+"""A JSON escape. Two surrogate escapes make one character."""
 _MISSING = re.compile(r"missing required field `(?P<name>\w+)`")
 
 
@@ -125,13 +125,13 @@ _LONG = object()
 
 
 def _malformed(data: bytes, error: Exception) -> BadRequest:
-    """The error for a body that is not JSON. The parser has no word for half a surrogate pair."""
+    """The error for a body that is not JSON. The parser's own message does not explain a lone surrogate."""
     half = next((found["half"] for found in _ESCAPE.finditer(data) if found["half"]), None)
     if half is None:
         return BadRequest(f"The body must be JSON: {error}")
     return BadRequest(
-        f"The body holds \\{half.decode()}, which is half of a character: a text was cut inside of one, such as an "
-        "emoji; send it whole, or without the half"
+        f"The body has \\{half.decode()}, half of a surrogate pair: a string was cut inside a character, such as an "
+        "emoji; send the whole character, or leave it out"
     )
 
 

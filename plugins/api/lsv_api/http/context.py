@@ -82,7 +82,7 @@ class Served(msgspec.Struct, frozen=True):
     """How its answers are read."""
 
     adapter: str = ""
-    """What the engine calls the adapter that the request names; empty for the model as it is."""
+    """The engine's name of the requested adapter; empty for the base model."""
 
 
 class Shared(msgspec.Struct, frozen=True):
@@ -123,7 +123,7 @@ class Api(msgspec.Struct, frozen=True):
         return any(client.media is not None for client in self.service.clients.values())
 
     def served(self, name: str | None, viewer: Viewer) -> Served:
-        """The model or adapter that ``viewer`` means by a name.
+        """Find the model or adapter of a name, as ``viewer`` knows it.
 
         Raises ``ModelNotFound``, ``EngineDied`` or ``Unavailable``.
         """
@@ -209,18 +209,18 @@ class Exchange:
 
     @property
     def viewer(self) -> Viewer:
-        """Which adapters the request may use: all where accounts are not told apart, and for the operator."""
+        """Which adapters the request may use: all of them without accounts, or for the operator."""
         return Viewer(self.account.name, self.api.options.keyless or self.account.admin)
 
     @property
     def owner(self) -> Owner:
-        """Whose turn it is when work of this request is done."""
+        """The owner of this request's work, for fair turns."""
         return Owner(self.account.name, self.account.weight, self.key)
 
     def prepare(
         self, size: int, work: Callable[Arguments, Result], /, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Awaitable[Result]:
-        """Have ``work`` done for this request, as ``PreparingPool.run``."""
+        """Run ``work`` for this request, as ``PreparingPool.run``."""
         return self.api.pool.run(self.owner, size, work, *args, **kwargs)
 
     def served(self, name: str | None) -> Served:
@@ -239,7 +239,7 @@ class Exchange:
         self.charge(new)
 
     def charge(self, tokens: int) -> None:
-        """The engine has computed ``tokens`` for this request, whether an answer shows them or not."""
+        """Charge ``tokens`` that the engine computed for this request, shown in an answer or not."""
         if self.metered:
             self.api.quotas.count_tokens(self.account, tokens)
 

@@ -20,7 +20,7 @@ log = logging.getLogger("lsv.api")
 Value = TypeVar("Value")
 
 SHOWN_FIELDS = 8
-"""Unknown fields that the log names."""
+"""How many unknown fields the log names."""
 
 _EMPTY: tuple[Any, ...] = (None, [], {}, "")
 
@@ -72,7 +72,7 @@ RENAMED = {
     "no_stop_trim": "include_stop_str_in_output",
     "top_logprobs_num": "logprobs",
 }
-"""Fields that other servers call differently."""
+"""Fields that have another name on other servers."""
 
 IGNORED = frozenset(
     {
@@ -87,7 +87,7 @@ IGNORED = frozenset(
         "return_mm_kwargs",
     }
 )
-"""Fields that change no answer of this server."""
+"""Fields that do not affect answers."""
 
 _NOTHING: Mapping[str, Any] = {}
 
@@ -113,8 +113,8 @@ def check_unknown(
     names = [name for name in fields if name not in known and name not in IGNORED]
     if len(names) > limits.unknown_fields:
         raise BadRequest(
-            f"The body has {len(names)} fields that no request has, {names[0][:64]!r} among them: at most "
-            f"{limits.unknown_fields} are ignored"
+            f"The body has {len(names)} unknown fields, {names[0][:64]!r} among them; the limit is "
+            f"{limits.unknown_fields}"
         )
     ignored = []
     for name in names:
@@ -149,9 +149,9 @@ def check_options(
     read: Callable[[msgspec.Raw], Any],
     where: str = "",
 ) -> None:
-    """Check the unknown fields of the records of options in a record of ``kind``, at every depth.
+    """Check for unknown fields in the nested options of a record of ``kind``.
 
-    Messages, their parts and calls are contents: what clients note in them (``cache_control``) is passed over.
+    Messages, their parts and calls are contents, in which clients may add fields such as ``cache_control``.
     """
     for name, record in _option_records(kind).items():
         try:
@@ -167,7 +167,7 @@ def check_options(
 
 @cache
 def _option_records(kind: type[msgspec.Struct]) -> Mapping[str, type[msgspec.Struct]]:
-    """The fields that are records of options."""
+    """The fields that are nested options."""
     return {
         name: record
         for name, hint in get_type_hints(kind).items()

@@ -8,9 +8,9 @@ from sanic.helpers import has_message_body
 from sanic.http import Http, Stage
 
 MAX_TRAILERS = 8 << 10
-"""Bytes of the trailers of a request."""
+"""Limit on the trailers of a request in bytes."""
 _LAST_CHUNK = 64
-"""Bytes within which the size of a chunk ends."""
+"""Limit on the size line of a chunk in bytes."""
 
 
 class Http1(Http):
@@ -25,7 +25,7 @@ class Http1(Http):
             self.protocol.watch_client()
 
     async def http1_response_header(self, data: bytes, end_stream: bool) -> None:
-        """Send the head of an answer. A stream to an HTTP/1.0 client has no chunks: its end closes the connection."""
+        """Send the head of an answer. A stream to an HTTP/1.0 client is not chunked; closing the connection ends it."""
         answer = self.response
         plain = self.request is not None and self.request.version == "1.0"
         if not plain or end_stream or "content-length" in answer.headers or getattr(answer, "body", None):
@@ -48,7 +48,7 @@ class Http1(Http):
             self.stage = Stage.IDLE
 
     async def read(self) -> bytes | None:
-        """Read some bytes of a request's body. Trailers are passed over: nothing here needs them."""
+        """Read some bytes of a request's body, and discard trailers."""
         if self.request_body == "chunked" and self.request_bytes_left == 0:
             await self._pass_trailers_over()
         data: bytes | None = await super().read()
@@ -57,11 +57,11 @@ class Http1(Http):
         return data
 
     async def _pass_trailers_over(self) -> None:
-        """Where the last chunk comes next, wait for the end of the trailers and remove them from what was received."""
+        """If the last chunk is next, wait for the end of the trailers and remove them from the buffer."""
         buffer = self.recv_buffer
         while (end := buffer.find(b"\r\n", 3)) < 0 and len(buffer) <= _LAST_CHUNK:
             if self.expecting_continue:
-                return  # the client waits for it, and Sanic's own reading sends it
+                return  # the client waits for 100 Continue, which Sanic's own reading sends
             await self._receive_more()
         chunk = bytes(buffer[2:end]).split(b";", 1)[0].strip() if end >= 0 else b""
         if not chunk or chunk.strip(b"0"):
@@ -70,16 +70,18 @@ class Http1(Http):
         while (last := buffer.find(b"\r\n", trailers)) != trailers:
             size = (len(buffer) if last < 0 else last + 2) - trailers
             if passed + size > MAX_TRAILERS:
-                raise self._refuse("The trailers of the request are too long")
+                raise self._refuse(
+                    f"The trailers of the request are over the limit of {MAX_TRAILERS} bytes; send fewer or none"
+                )
             if last < 0:
                 await self._receive_more()
             elif b":" not in buffer[trailers:last]:
-                raise self._refuse("The request has a trailer without a name")
+                raise self._refuse("A trailer of the request has no name; send each as Name: value")
             else:
                 passed += size
                 del buffer[trailers : last + 2]
 
     def _refuse(self, why: str) -> BadRequest:
-        """The error for trailers after which nothing more can be read from the connection."""
+        """The error for invalid trailers. The connection can't be used any further."""
         self.keep_alive = False
         return BadRequest(why)

@@ -1,8 +1,8 @@
 """Sanic's HTTP protocol with a cheaper way to send, and bounds on what connections may hold.
 
-A streamed token is one call of ``send``. A client would hold a connection for as long as it likes, so there are four
-bounds: on how many there are, on how long the head of a request takes, on how long an answer waits to be read, and on
-how much of the next requests comes before it.
+A streamed token is one call of ``send``. A client could hold a connection forever, so there are four limits: on the
+number of connections, on the time for the head of a request, on the time for which an answer waits to be read, and on
+the size of pipelined requests.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class Protocol(HttpProtocol):
     def watch_client(self) -> None:
         """Keep reading while a request is handled, because only a reader sees that its client has left.
 
-        Sanic stops reading when its buffer is full, and starts again when it needs more of a body. A client that
-        fills the buffer with its next requests is cut off: it could not be watched, or would need memory without end.
+        Sanic stops reading when its buffer is full and resumes when it needs more of a body. A client that fills the
+        buffer with pipelined requests is disconnected, because it could not be watched without unlimited memory.
         """
         if self.transport is None:
             return

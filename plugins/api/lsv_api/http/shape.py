@@ -24,16 +24,16 @@ def check_shape(data: bytes, limits: Limits) -> None:
         return
     bare = _without_texts(data, limits)
     if _count(bare, b",") > limits.values:
-        raise BadRequest(f"The body holds too many values: at most {limits.values} are taken")
+        raise BadRequest(f"The body has too many values; the limit is {limits.values}")
     brackets = bare.translate(_AS_LIST, _NO_BRACKETS)
     if _count(brackets, b"[") > limits.lists:
-        raise BadRequest(f"The body holds too many lists and objects: at most {limits.lists} are taken")
+        raise BadRequest(f"The body has too many lists and objects; the limit is {limits.lists}")
     for _ in range(limits.nesting):
         if not brackets:
             return
         brackets = brackets.replace(b"[]", b"")
     if brackets and brackets.count(b"[") == brackets.count(b"]"):
-        raise BadRequest(f"The body is nested too deeply: at most {limits.nesting} levels are taken")
+        raise BadRequest(f"The body is nested too deeply; the limit is {limits.nesting} levels")
 
 
 def _is_small(data: bytes, limits: Limits) -> bool:
@@ -50,7 +50,7 @@ def _without_texts(data: bytes, limits: Limits) -> bytes:
     if b"\\" in data:  # then every quote that is left begins or ends a text
         data = b"".join(piece.replace(b"\\\\", b"").replace(b'\\"', b"") for piece in _slices(data))
     if _count(data, b'"') > 2 * limits.texts:
-        raise BadRequest(f"The body holds too many texts: at most {limits.texts} are taken, names of fields among them")
+        raise BadRequest(f"The body has too many strings; the limit is {limits.texts}, including names of fields")
     return b"".join(data.split(b'"')[::2])
 
 

@@ -14,7 +14,7 @@ from lsv_api.metrics.requests import RequestMetrics
 from lsv_api.metrics.room import reserve_room
 
 _SECONDS = 1.0
-"""How often what has happened is counted, for scrapes that other processes answer."""
+"""Seconds between counts, for scrapes that other processes answer."""
 
 
 class Metrics:
@@ -33,20 +33,22 @@ class Metrics:
         self._shown.register(EngineCollector(clients))
         self._requests = RequestMetrics(self._registry, max(client.config.max_model_len for client in clients))
         self._http = Counter("lsv:http_requests", "HTTP requests.", ("route", "status"), registry=self._registry)
-        self._lost = Counter("lsv:log_lines_lost", "Lines of the log that were not read.", registry=self._registry)
+        self._lost = Counter(
+            "lsv:log_lines_lost", "Log lines that were dropped because nothing read the log.", registry=self._registry
+        )
         self._lost_before = count_dropped()
         for client in clients:
             self._requests.prepare(client.config.served_names[0])
             client.on_finished(self._requests.observe)
 
     def advance(self) -> None:
-        """Count what has happened of requests that run. Processes that count together each do so by themselves."""
+        """Count the timings of running requests. Each of several processes counts its own."""
         for client in self._clients:
             for timings in client.take_timings():
                 self._requests.observe_timings(client.config.served_names[0], timings)
 
     async def keep_advancing(self) -> None:
-        """Count every second, until it is cancelled."""
+        """Count every second until cancelled."""
         while True:
             await asyncio.sleep(_SECONDS)
             self.advance()
@@ -57,7 +59,7 @@ class Metrics:
         self._count_lost_lines()
 
     def _count_lost_lines(self) -> None:
-        """Count what this process could not log. Several processes share a counter, which no scrape can compute."""
+        """Count dropped log lines of this process. Several processes share a counter, which no scrape can compute."""
         lost = count_dropped()
         if lost != self._lost_before:
             self._lost.inc(lost - self._lost_before)

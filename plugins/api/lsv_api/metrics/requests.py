@@ -1,4 +1,4 @@
-"""What requests are like, as histograms and counters."""
+"""Histograms and counters of requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PREEMPTIONS = (0.0, 1.0, 2.0, 5.0, 10.0)
 
 
 class RequestMetrics:
-    """What is learned from each request while it runs, and when it ends."""
+    """Metrics of each request, counted while it runs and when it ends."""
 
     def __init__(self, registry: CollectorRegistry, max_model_len: int) -> None:
         def histogram(name: str, text: str, buckets: Sequence[float]) -> Histogram:
@@ -79,7 +79,7 @@ class RequestMetrics:
         self._preemptions.labels(model).observe(record.preemptions)
 
     def observe_timings(self, model: str, timings: Timings) -> None:
-        """First tokens and times between tokens, as they come."""
+        """Count times to first token and between tokens as they happen."""
         if timings.ttft is not None:
             self._ttft.labels(model).observe(timings.ttft)
         for histogram in self._itl:

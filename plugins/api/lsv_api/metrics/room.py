@@ -1,7 +1,7 @@
-"""Room for the files in which several processes count together.
+"""Reserves disk space for the files in which several processes share metrics.
 
-prometheus_client maps them into memory. A write to a page that the disk has no room for ends the process (SIGBUS), so
-all pages are there before the first is written to.
+prometheus_client maps these files into memory. Writing to a page without disk space kills the process (SIGBUS), so all
+pages are allocated before the first write.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from pathlib import Path
 from lsv.errors import LsvError
 
 _KINDS = ("counter", "histogram")
-"""Kinds of metrics, each of which has a file for each process."""
+"""Kinds of metrics. Each process has a file for each kind."""
 _SIZE = 1 << 20
-"""Bytes of a file: as many as the library gives a new one, several times what the series of a server take."""
+"""Bytes of a file: the library's initial size, several times what a server's series need."""
 
 
 def reserve_room(folder: str) -> None:
-    """Make this process's files in ``folder``, with all of their pages. Raises ``LsvError`` where there is no room."""
+    """Create this process's files in ``folder``, fully allocated. Raises ``LsvError`` if the disk is full."""
     for kind in _KINDS:
         path = Path(folder) / f"{kind}_{os.getpid()}.db"
         try:
@@ -26,6 +26,6 @@ def reserve_room(folder: str) -> None:
                 os.posix_fallocate(file.fileno(), 0, _SIZE)
         except OSError as cause:
             raise LsvError(
-                f"there is no room for metrics in {folder} ({cause.strerror}): an API process needs "
-                f"{len(_KINDS) * _SIZE >> 20} MiB there; make room, or serve with one process (--api-server-count 1)"
+                f"no room for metrics in {folder} ({cause.strerror}): each API process needs "
+                f"{len(_KINDS) * _SIZE >> 20} MiB there; free some space, or use one process (--api-server-count 1)"
             ) from None

@@ -86,8 +86,10 @@ async def _is_silent(
     reading: AnswerReading,
     params: SamplingParams,
 ) -> bool:
-    """Whether an answer with a form must not think first. A model whose usual first words the form forbids would take
-    to thoughts, though the request has turned them off, or has not turned them on.
+    """Whether an answer with a form must not begin with thoughts.
+
+    If the form forbids the model's usual first words, the model may begin to think, even if the request has turned
+    thinking off or has not turned it on.
     """
     begins = reading.may_begin_thoughts(params)
     if begins == "never":

@@ -29,13 +29,13 @@ Shown = Sequence[Mapping[str, Any]] | None
 _ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 _SWITCHES = ("enable_thinking", "thinking")
-"""Variables by which chat templates turn thinking on and off."""
+"""Variables with which chat templates turn thinking on and off."""
 _ELSEWHERE = {
     "function_call": "send the call in tool_calls",
     "audio": "send the transcript as content",
-    "prefix": "set continue_final_message, and add_generation_prompt to false",
+    "prefix": "set continue_final_message to true and add_generation_prompt to false",
 }
-"""Fields of messages that other servers have, and what to do here."""
+"""Fields of messages on other servers, and what to do instead."""
 
 
 async def encode_chat(
@@ -93,7 +93,7 @@ def _turn(message: Message) -> Turn:
 
 
 def template_messages(messages: Sequence[Message], marks: Mapping[Modality, str] = NO_MARKS) -> list[dict[str, Any]]:
-    """Messages as templates know them: content as a text or as parts, where media have their ``marks``."""
+    """Messages in the form for templates: content is a text or parts, and media have their ``marks``."""
     if not messages:
         raise BadRequest("messages must hold at least one message", param="messages")
     return [_template_message(message, f"messages[{index}]", marks) for index, message in enumerate(messages)]
@@ -124,7 +124,7 @@ def _template_message(message: Message, where: str, marks: Mapping[Modality, str
 
 
 def _template_content(message: Message, where: str, marks: Mapping[Modality, str]) -> str | list[dict[str, str]] | None:
-    """Null stays null beside calls, which some templates tell from an answer by it."""
+    """Keep null next to calls, because some templates recognise calls by it."""
     if isinstance(message.content, list):
         return template_content(_parts(message.content, f"{where}.content"), marks)
     return None if message.content is None and message.tool_calls else message.content or ""
@@ -216,7 +216,7 @@ def template_variables(body: ChatRequest | TokenizeRequest, options: ApiOptions)
 
 
 def forbids_thinking(body: ChatRequest, options: ApiOptions) -> bool:
-    """Whether a request turns thinking off by name, whatever its template makes of it."""
+    """Whether a request turns thinking off by name, whether or not its template knows the name."""
     given = template_variables(body, options)
     return any(given.get(switch) is False for switch in _SWITCHES)
 
@@ -224,13 +224,13 @@ def forbids_thinking(body: ChatRequest, options: ApiOptions) -> bool:
 async def leaves_thinking_off(
     body: ChatRequest, prompt: Prompt, served: Served, exchange: Exchange, tools: Shown
 ) -> bool:
-    """Whether the template has a switch for thinking that is off: with it on, it writes another prompt."""
+    """Whether the template has a thinking switch and it is off: turning it on changes the prompt."""
     api, media = exchange.api, served.client.media
     _, messages = await exchange.prepare(exchange.size, _read, body, served, api.options)
     try:
         text = await _render(body, messages, tools, served, exchange, dict.fromkeys(_SWITCHES, True))
     except BadRequest:
-        return False  # the template does not take the switch
+        return False  # the template does not accept the switch
     return prompt.text != (text if media is None else media.spell(text))
 
 

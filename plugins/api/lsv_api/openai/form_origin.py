@@ -1,4 +1,4 @@
-"""Where the form of an answer comes from: a refused form is named by the field that the client sent."""
+"""Where the form of an answer comes from, so that errors name the field that the client sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lsv_api.schema_check import SchemaCheck
 FIELD = "structured_outputs"
 """The engine's name for every form."""
 _SHOWN = 8
-"""Functions that a message names."""
+"""Limit on functions named in a message."""
 _UNFOLLOWED = " can't be followed: "
 _GRAMMAR_PLACE = re.compile(r"at \d+\(\d+\): (failed to compile JSON schema: )?")
 
@@ -30,17 +30,17 @@ class Function(msgspec.Struct, frozen=True):
 
 
 class FormOrigin(msgspec.Struct, frozen=True):
-    """The field that asked for a form; for forms made of tools, the functions whose parameters it holds."""
+    """The field that asked for a form. For forms made from tools, also the functions whose parameters it contains."""
 
     field: str = FIELD
     functions: Sequence[Function] = ()
     instead: str = "simplify it, or leave it out"
-    """The way around, for the client."""
+    """What the client can do instead."""
     written: bool = False
-    """Whether the engine follows a grammar that this server has written, of which the client knows nothing."""
+    """Whether the server wrote the grammar, which the client does not know."""
 
     def of(self, functions: Mapping[str, Mapping[str, Any]], followed: Container[str]) -> FormOrigin:
-        """The same for the parameters of those functions of ``tools`` that are ``followed``."""
+        """The same, with the functions of ``tools`` that are ``followed``."""
         listed = [
             Function(place, name, {**schema, "type": "object"})
             for place, (name, schema) in enumerate(functions.items())
@@ -50,7 +50,7 @@ class FormOrigin(msgspec.Struct, frozen=True):
 
     @contextmanager
     def naming(self) -> Iterator[None]:
-        """Errors about the form that are raised inside name the client's own field."""
+        """Make errors about the form, raised inside, name the client's own field."""
         try:
             yield
         except BadRequest as error:
@@ -59,9 +59,9 @@ class FormOrigin(msgspec.Struct, frozen=True):
             raise self.rename(error) from None
 
     def rename(self, error: BadRequest, check: SchemaCheck | None = None) -> BadRequest:
-        """The error, in the name of the field that the client sent, with what to do.
+        """The error about the field that the client sent, with advice.
 
-        ``check`` finds the function that is at fault, which takes a while.
+        ``check`` finds the function at fault, which takes a while.
         """
         message = error.message.removeprefix(f"{FIELD}: ")
         what, unfollowed, why = message.partition(_UNFOLLOWED)
@@ -93,9 +93,9 @@ class FormOrigin(msgspec.Struct, frozen=True):
 
 
 def _summarise(why: str) -> str:
-    """A back end's message without the place in the grammar, which its further lines show."""
+    """A back end's message without the place in the grammar and the lines that show it."""
     return _GRAMMAR_PLACE.sub("", why.partition("\n")[0])
 
 
 NO_FORM = FormOrigin()
-"""Of answers that may be anything."""
+"""The origin for answers of any form."""

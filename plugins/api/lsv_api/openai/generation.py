@@ -99,7 +99,7 @@ class UsageCounter:
 async def run(
     request: RequestSpec, served: Served, exchange: Exchange, origin: FormOrigin = NO_FORM
 ) -> AsyncIterator[AsyncIterator[Chunk]]:
-    """Run an admitted request, whose form comes from ``origin``; leaving early aborts it."""
+    """Run an admitted request, whose form comes from ``origin``. Leaving the block early aborts it."""
     exchange.count_prompt(request.prompt_tokens)
     try:
         async with aclosing(cast("AsyncGenerator[Chunk, None]", served.client.generate(request))) as chunks:
@@ -115,7 +115,7 @@ async def run(
 
 
 async def _charged(chunks: AsyncIterator[Chunk], exchange: Exchange) -> AsyncGenerator[Chunk, None]:
-    """The chunks of which answers grow; what the engine computed for all of them is charged as it comes."""
+    """Yield the chunks of answers, and charge the tokens that the engine computed as they arrive."""
     async for chunk in chunks:
         exchange.charge(chunk.computed)
         if chunk.grows:

@@ -35,7 +35,7 @@ class LogprobWriter:
         return ChatLogprobs([self._chat_position(position, top) for position in positions])
 
     def completion(self, top: int, place: TextPlace, *, skip_special: bool) -> CompletionColumns:
-        """The lists of a completion, to be filled; ``place`` is where the text of the first token begins."""
+        """The empty lists of a completion. ``place`` is where the text of the first token begins."""
         return CompletionColumns(self, self._tokenizer, top, place, skip_special=skip_special)
 
     def token(self, entry: TokenLogprob) -> str:
@@ -63,7 +63,7 @@ class TextPlace:
         self._pieces = _new_decoder("replace")
 
     def pass_over(self, token: int, text: str) -> None:
-        """Advance past a token that shows ``text``, which may hold pieces of characters."""
+        """Advance past a token with the text ``text``, which may contain partial characters."""
         begun = bool(self._pieces.getstate()[0])
         if begun or _REPLACEMENT in text:
             text = self._pieces.decode(self._tokenizer.token_bytes(token))

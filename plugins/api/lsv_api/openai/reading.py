@@ -69,8 +69,9 @@ class AnswerReading:
         return params.replace(skip_special_tokens=False)
 
     def may_begin_thoughts(self, params: SamplingParams) -> Literal["never", "by itself", "always"]:
-        """Whether an answer that has a form may begin with thoughts that the prompt has not opened: not at all, if the
-        model chooses to, or since this model always thinks.
+        """Whether an answer with a form may begin with thoughts that the prompt has not opened.
+
+        Never, if the model chooses to ("by itself"), or because this model always thinks.
         """
         make = self._parsing.thoughts
         if params.structured_outputs is None or not isinstance(make, KnowsThoughts):
@@ -81,8 +82,10 @@ class AnswerReading:
         return "always" if found.open else "by itself"
 
     def guide_thoughts(self, params: SamplingParams, *, formed: bool) -> Thinking | None:
-        """How the answers think, where the engine must know it: a form holds after the thoughts, or from the first
-        token on if ``formed``, and a budget bounds them. Raises ``Unsupported`` where a budget can't be kept.
+        """How the answers think, if the engine must know it.
+
+        A form applies after the thoughts, or from the first token on if ``formed``. A budget limits the thoughts.
+        Raises ``Unsupported`` if a budget can't be enforced.
         """
         make = self._parsing.thoughts
         has_form = params.structured_outputs is not None
@@ -102,8 +105,9 @@ class AnswerReading:
         return msgspec.structs.replace(found, budget=None if self._budget == -1 else self._budget)
 
     def finish_of(self, reader: AnswerReader | None, finish: FinishReason | None, stop: int | str | None) -> str | None:
-        """How an answer ended: one that ended by itself with calls waits for their results, unless a stop string or
-        token cut the last call. OpenAI's own says so only where the model chose to call.
+        """The finish reason. It is ``tool_calls`` if the answer has calls and no stop string or token cut the last one.
+
+        OpenAI's own server reports this only if the model chose to call.
         """
         calls = reader is not None and bool(reader.calls) and (stop is None or reader.ends_whole)
         waits = calls and not self.is_named
@@ -142,7 +146,7 @@ class AnswerReading:
 
 
 class OnlyCalls:
-    """Reads an answer that a grammar holds to calls: a text in it is the beginning of a call that was cut off."""
+    """Reads an answer that a grammar restricts to calls, so any text in it is the beginning of a truncated call."""
 
     def __init__(self, parser: AnswerParser) -> None:
         self._parser = parser
@@ -159,7 +163,7 @@ class OnlyCalls:
 
 
 class NamedCall:
-    """Reads an answer that is the arguments of one function. The call begins with the first of them."""
+    """Reads an answer that is the arguments of one function. The call begins with the first argument."""
 
     thinking = False
 

@@ -85,7 +85,7 @@ def requested_params(body: SampledRequest, served: Served) -> dict[str, Any]:
 
 
 def tenancy(exchange: Exchange, salt: str | None = None) -> dict[str, Any]:
-    """The fields of a request that say whose it is, and for which of the model's adapters."""
+    """The fields of a request that identify its account and its adapter."""
     account = exchange.account
     return {
         "tenant": account.name,
@@ -97,10 +97,10 @@ def tenancy(exchange: Exchange, salt: str | None = None) -> dict[str, Any]:
 
 
 def salt_of(exchange: Exchange, salt: str | None) -> bytes:
-    """The name under which things are kept beyond a request; 32 bytes, as it goes into the hash of every block.
+    """The salt of a request's cache entries: 32 bytes that go into the hash of every block.
 
-    It keeps accounts from finding each other's prefixes, media, grammars and drafts, unless these are to be shared, and
-    requests that bring a ``salt`` from all others.
+    It separates the cached prefixes, media, grammars and drafts of accounts, unless they are shared. It also separates
+    requests with their own ``salt`` from all others.
     """
     owner = "" if exchange.api.options.shared_prefix_cache else exchange.account.name
     if not owner and not salt:

@@ -17,14 +17,14 @@ _TAG = ("structures", "triggers", "format")
 _FORMATS: Mapping[str, tuple[str, ...]] = {
     "text": (), "json_object": _SCHEMA, "json_schema": _SCHEMA, "structural_tag": _TAG
 }  # fmt: skip
-"""The types of a ``response_format``, and what it may hold beside the type."""
+"""The types of a ``response_format``, and the further fields of each type."""
 _OPTIONS = ("whitespace_pattern", "backend")
 _FIELDS = (*_GUIDED, "json_object", "structural_tag", *_OPTIONS)
 """What ``structured_outputs`` may hold."""
 _OTHERS = ("disable_any_whitespace", "disable_additional_properties", "disable_fallback")
 """What ``structured_outputs`` of other servers may hold beside."""
 _NEUTRAL: tuple[Any, ...] = (None, False, "")
-"""Values that leave an option out. Only null leaves out a form: a list of choices that ran empty is a mistake."""
+"""Values that mean the option is not set. For a form only null does, because an empty list of choices is a mistake."""
 
 
 def structured_params(body: GenerationRequest) -> StructuredOutputsParams | None:
@@ -32,7 +32,7 @@ def structured_params(body: GenerationRequest) -> StructuredOutputsParams | None
     given = _given(body)
     if len(given) > 1:
         raise BadRequest(
-            f"{' and '.join(given)} both say what form the answer must have: give one of them", param=list(given)[1]
+            f"{' and '.join(given)} both set the form of the answer; set only one of them", param=list(given)[1]
         )
     for field, fields in given.items():
         options = {
@@ -52,14 +52,14 @@ def structured_params(body: GenerationRequest) -> StructuredOutputsParams | None
 
 
 def form_origin(body: GenerationRequest) -> FormOrigin:
-    """The field that says what form the answer must have. Raises ``BadRequest`` as ``structured_params`` does."""
+    """The field that sets the form of the answer. Raises ``BadRequest`` as ``structured_params``."""
     for field, fields in _given(body).items():
         return FormOrigin(_field_of(field, fields))
     return FormOrigin()
 
 
 def _given(body: GenerationRequest) -> dict[str, dict[str, Any]]:
-    """The forms that the fields ask for; a field that asks for nothing is absent."""
+    """The forms that the fields ask for, without fields that are not set."""
     asked = {
         "response_format": _of_format(body.response_format),
         "structured_outputs": _of_outputs(body.structured_outputs),
@@ -92,12 +92,12 @@ def _of_format(given: ResponseFormat | None) -> dict[str, Any]:
 
 
 def _of_schema(given: ResponseFormat) -> dict[str, Any]:
-    """A JSON schema, in OpenAI's place or beside the type."""
+    """A JSON schema, in OpenAI's place or next to the type."""
     schema = given.schema
     if given.json_schema is not None and given.json_schema.schema is not None:
         if schema is not None:
             raise BadRequest(
-                "response_format: schema and json_schema.schema are one: give one of them",
+                "response_format: schema and json_schema.schema mean the same; set only one",
                 param="response_format.schema",
             )
         schema = given.json_schema.schema
@@ -134,5 +134,5 @@ def _of_guided(body: GenerationRequest) -> dict[str, Any]:
     found = {name: value for name, value in given.items() if value is not None}
     if len(found) > 1:
         names = " and ".join(f"guided_{name}" for name in found)
-        raise BadRequest(f"{names} both say what form the answer must have: give one of them", param="guided_json")
+        raise BadRequest(f"{names} both set the form of the answer; set only one of them", param="guided_json")
     return found

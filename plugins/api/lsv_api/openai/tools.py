@@ -24,7 +24,7 @@ from lsv_api.records.requests import ChatRequest
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 _FUNCTION = frozenset({"name", "description", "parameters", "strict"})
 _RENAMED = ("input_schema", "inputSchema")
-"""Names of the parameters of a function in other protocols."""
+"""Names of ``parameters`` in other protocols."""
 _MOST_FIELDS = 64
 _CHOICES = ("none", "auto", "required")
 
@@ -51,20 +51,20 @@ class Tools(msgspec.Struct, frozen=True):
     """The JSON schema of an answer that must be calls; None where it need not."""
 
     forced_form: str | None = None
-    """The grammar of an answer that must be calls, in the model's own form; None where ``forced`` holds instead."""
+    """The grammar of an answer that must be calls, in the model's own form; None if ``forced`` is used instead."""
 
     strict: str | None = None
     """The grammar of an answer that may have calls, with arguments as their schemas ask; None where nothing asks."""
 
     either: WriteEither | None = None
-    """Writes the grammar of an answer that is calls or JSON of a schema; None where calls have no grammar."""
+    """Writes the grammar of an answer that is calls or JSON of a schema; None if calls have no grammar."""
 
     named: str | None = None
-    """The function that the answer must call. Without a ``forced_form`` it is that one's arguments, and nothing else.
+    """The function that the answer must call. Without a ``forced_form`` the answer is only its arguments.
     """
 
     followed: frozenset[str] = frozenset()
-    """Functions whose calls are held to their schemas."""
+    """Functions whose calls must follow their schemas."""
 
 
 def read_tools(body: ChatRequest, served: Served, options: ApiOptions) -> Tools:
@@ -90,8 +90,9 @@ def read_tools(body: ChatRequest, served: Served, options: ApiOptions) -> Tools:
 def _must_call(
     tools: Sequence[Mapping[str, Any]], functions: Schemas, served: Served, named: str | None, *, first_only: bool
 ) -> Tools:
-    """The tools of an answer that must call: in the form that the model writes by itself, where that can be held to the
-    schemas, and else in JSON.
+    """The tools of an answer that must call.
+
+    The calls are in the model's own form if a grammar can make it follow the schemas, else in JSON.
     """
     chosen = dict(functions) if named is None else {named: functions[named]}
     forced = forced_schema(functions, named)
@@ -103,10 +104,10 @@ def _must_call(
 
 
 def _may_call(tools: Sequence[Mapping[str, Any]], functions: Schemas, served: Served, *, first_only: bool) -> Tools:
-    """The tools of an answer that need not call, with what holds calls of ``strict`` functions to their schemas.
+    """The tools of an answer that may call, with the grammar for calls of ``strict`` functions.
 
-    Where the form of the calls allows no such grammar, that is not refused: clients' libraries make functions strict by
-    themselves, and it was logged at the start.
+    If the form of calls has no such grammar, ``strict`` is ignored, because client libraries set it by themselves. The
+    log says so at the start.
     """
     form, tokenizer = served.parsing.form, served.client.tokenizer
     if form is None:
@@ -135,11 +136,11 @@ def check_tools(tools: Sequence[Mapping[str, Any]], most: int) -> dict[str, Mapp
 
 
 def force_calls(params: SamplingParams, tools: Tools, origin: FormOrigin) -> tuple[SamplingParams, FormOrigin]:
-    """The parameters with which an answer can only be the calls that are asked for, or can only have calls that are
-    as they should be, and where their form comes from; ``origin`` is the field that asks for the answer's own form.
+    """Add the form of required or strict calls to the parameters; returns them and the form's origin.
 
-    That form holds for answers that are not calls. Beside calls that the model decides on, only JSON can be kept to:
-    another form holds for the whole answer.
+    ``origin`` is the field that asks for the answer's own form, which applies to answers without calls. If the model
+    may choose between calls and an answer, only a JSON form is combined with calls; any other form applies to the whole
+    answer.
     """
     asked = params.structured_outputs
     if tools.forced_form is not None:
@@ -166,7 +167,7 @@ def force_calls(params: SamplingParams, tools: Tools, origin: FormOrigin) -> tup
 
 
 def _schema_of(asked: StructuredOutputsParams) -> dict[str, Any] | None:
-    """The JSON schema of a form; None for other forms, and for a text that the engine will refuse."""
+    """The JSON schema of a form; None for other forms, and for invalid JSON, which the engine refuses."""
     if asked.form not in ("json", "json_object"):
         return None
     try:
@@ -177,8 +178,9 @@ def _schema_of(asked: StructuredOutputsParams) -> dict[str, Any] | None:
 
 
 def forced_schema(functions: Schemas, name: str | None) -> dict[str, Any]:
-    """The JSON schema of an answer that is calls and nothing else: the arguments of the function called ``name``, or a
-    list of one or more calls of any.
+    """The JSON schema of an answer that is only calls.
+
+    With ``name``, the answer is the arguments of this function, else a list of one or more calls of any function.
     """
     schemas = {one: object_schema(schema, index) for index, (one, schema) in enumerate(functions.items())}
     if name is not None:
@@ -199,14 +201,14 @@ def forced_schema(functions: Schemas, name: str | None) -> dict[str, Any]:
 
 
 def object_schema(schema: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """The schema of a function's arguments, which are an object, whatever it leaves open.
+    """The schema of a function's arguments, restricted to objects.
 
-    Raises ``BadRequest`` for one that no object can satisfy; ``index`` is the function's place in ``tools``.
+    Raises ``BadRequest`` for a schema that no object satisfies; ``index`` is the function's place in ``tools``.
     """
     kinds = schema.get("type", "object")
     if kinds != "object" and not (isinstance(kinds, list) and "object" in kinds):
         raise BadRequest(
-            f"tools[{index}].function.parameters.type must be object, because arguments are one, got {kinds!r:.64}",
+            f"tools[{index}].function.parameters.type must be object, got {kinds!r:.64}",
             param=f"tools[{index}].function.parameters",
         )
     return {**schema, "type": "object"}
@@ -226,7 +228,7 @@ def _check_tool(tool: Mapping[str, Any], where: str) -> tuple[str, Mapping[str, 
         )
     if len(function) > _MOST_FIELDS:
         raise BadRequest(
-            f"{where}.function has {len(function)} fields: at most {_MOST_FIELDS} are taken", param=f"{where}.function"
+            f"{where}.function has {len(function)} fields, over the limit of {_MOST_FIELDS}", param=f"{where}.function"
         )
     for field in function:
         if field in _RENAMED:
@@ -237,7 +239,7 @@ def _check_tool(tool: Mapping[str, Any], where: str) -> tuple[str, Mapping[str, 
             check_spelling(field, _FUNCTION, f"{where}.function.")
     if tool.get("strict"):
         raise Unsupported(f"{where}.strict is called function.strict on this server", param=f"{where}.strict")
-    for field, kind, noun in (("description", str, "a text"), ("parameters", dict, "a JSON schema: an object")):
+    for field, kind, noun in (("description", str, "a string"), ("parameters", dict, "a JSON schema: an object")):
         if not isinstance(function.get(field), kind | None):
             raise BadRequest(f"{where}.function.{field} must be {noun}", param=f"{where}.function.{field}")
     return name, function.get("parameters") or {"type": "object", "properties": {}}

@@ -27,7 +27,7 @@ TokenIds = Annotated[list[int], _described(minItems=1)]
 
 
 class Options(msgspec.Struct, kw_only=True):
-    """A record of options within a body: its unknown fields are checked as the body's own are."""
+    """Nested options in a body. Unknown fields are checked as in the body itself."""
 
 
 class StreamOptions(Options, kw_only=True):
@@ -71,7 +71,7 @@ class JsonSchemaFormat(Options, kw_only=True):
 
 class ResponseFormat(Options, kw_only=True):
     """What form an answer must have: ``text``, ``json_object``, ``json_schema``, or ``structural_tag`` with either
-    ``structures`` and ``triggers`` or ``format``. Other servers write ``schema`` beside the type.
+    ``structures`` and ``triggers`` or ``format``. Other servers have ``schema`` next to the type.
     """
 
     type: str
@@ -163,9 +163,9 @@ class ToolCall(msgspec.Struct, kw_only=True):
 
 
 class Message(msgspec.Struct, kw_only=True):
-    """One message of a conversation. Notes of clients beside these fields are passed over.
+    """One message of a conversation. Other fields that clients add are ignored.
 
-    ``function_call``, ``audio`` and ``prefix`` are here to be refused: they say what the prompt must hold.
+    ``function_call``, ``audio`` and ``prefix`` are here to be refused, because they would change the prompt.
     """
 
     role: Annotated[str, _described(pattern="^[A-Za-z][A-Za-z0-9_-]{0,63}$")]

@@ -304,8 +304,8 @@ class ModelList(msgspec.Struct, kw_only=True):
 
 
 class ReplicaState(msgspec.Struct, kw_only=True):
-    """One engine as /health shows it; ``done`` of ``total`` counts the present loading ``stage``. ``silent`` are the
-    seconds for which a ready engine has said nothing, 0 while it sends heartbeats.
+    """One engine as /health shows it; ``done`` of ``total`` counts the present loading ``stage``. ``silent`` is for how
+    many seconds a ready engine has missed heartbeats, 0 while it sends them.
     """
 
     state: str

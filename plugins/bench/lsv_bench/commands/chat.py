@@ -24,7 +24,7 @@ CLIENT_SETTINGS = (
         aliases=("prompt",),
         short=("-Q", "-p"),
         scope="all",
-        help="send this one message, print the answer and leave, as with a plain argument",
+        help="send this message, print the answer and exit, like a plain argument",
     ),
 )
 CHAT_SETTINGS = (
@@ -65,7 +65,7 @@ def run_complete(arguments: list[str], context: CommandContext) -> int:
 
 
 def _converse(conversation: Conversation, question: str | None) -> int:
-    """Answer one question, or what is typed until the input ends. Returns the exit code."""
+    """Answer one question, or questions until the input ends. Returns the exit code."""
     if question is None:
         return converse(conversation)
     return 0 if conversation.ask(question) else 130
@@ -83,7 +83,7 @@ def _sampling(settings: Settings) -> dict[str, Any]:
 
 
 def _chat(client: ApiClient, body: Mapping[str, Any]) -> Generator[str]:
-    """The pieces of an answer's text, which alone is part of the conversation; the rest is printed aside."""
+    """Yield the pieces of an answer's text, which is part of the conversation. Other parts are only printed."""
     aside = _Aside()
     with closing(client.stream("chat/completions", body)) as events:
         for event in events:

@@ -24,7 +24,7 @@ def read_release(path: Path = TABLE) -> str:
 
 
 def installed_release() -> str:
-    """The major and minor number of the installed transformers, such as 5.24; empty if there is none."""
+    """The major and minor version of the installed transformers, such as 5.24; empty if it is not installed."""
     try:
         found = _RELEASE.match(version(PACKAGE))
     except PackageNotFoundError:

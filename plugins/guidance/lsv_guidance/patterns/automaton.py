@@ -1,4 +1,4 @@
-"""Languages of texts as deterministic automata: they can be joined, complemented, compared, and written as patterns."""
+"""Languages of texts as deterministic automata, which can be joined, complemented, compared and written as patterns."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ Rows = tuple[tuple[int, ...], ...]
 State = TypeVar("State")
 
 MOST_STATES = 2000
-"""States of an automaton; a pattern that needs more is refused."""
+"""Limit on states. A pattern that needs more is refused."""
 _MOST_MERGED = 400
-"""States up to which equal ones are looked for, in time that grows with their square."""
+"""Limit on states for minimisation, whose time is quadratic."""
 
 
 @dataclass(frozen=True)
 class Language:
-    """A set of texts, by a total automaton that begins in state 0."""
+    """A set of texts, as a complete automaton with initial state 0."""
 
     parts: tuple[tuple[int, int], ...]
-    """All characters, cut into ranges."""
+    """All characters, split into ranges."""
     kinds: tuple[int, ...]
-    """For each range the column of ``rows``."""
+    """For each range, the column of ``rows``."""
     rows: Rows
-    """For each state the state that follows, by column."""
+    """For each state, the next state by column."""
     accepting: frozenset[int]
 
     @classmethod
     def of(cls, machine: Machine) -> Language:
-        """The texts in which a pattern is found. Raises ``TooComplex``."""
+        """The texts in which the pattern matches somewhere. Raises ``TooComplex``."""
         parts, kinds = _cut([*machine.sets, WORD])
         samples = [parts[kinds.index(kind)][0] for kind in range(max(kinds) + 1)]
         rows, states = _explore(machine.begin, lambda state: (machine.step(state, sample) for sample in samples))
@@ -44,7 +44,7 @@ class Language:
 
     @classmethod
     def of_texts(cls, texts: Iterable[str]) -> Language:
-        """These texts alone."""
+        """Exactly these texts."""
         wanted = sorted(set(texts))
         parts, kinds = _cut([characters.of(char) for char in sorted({char for text in wanted for char in text})])
         columns = {low: kind for (low, high), kind in zip(parts, kinds, strict=True) if low == high}
@@ -110,7 +110,7 @@ class Language:
         return Language(parts, kinds, rows, accepting).smallest()
 
     def smallest(self) -> Language:
-        """The same language with as few states and columns as there can be, unless it is large."""
+        """The same language, minimised unless it is large."""
         if len(self.rows) > _MOST_MERGED:
             return self
         block = [int(state in self.accepting) for state in range(len(self.rows))]
@@ -131,7 +131,7 @@ class Language:
 
 
 def _explore(begin: State, follow: Callable[[State], Iterable[State]]) -> tuple[Rows, list[State]]:
-    """The states that can be reached, in the order of their numbers, and for each those that follow it by column.
+    """The reachable states in order, each with its next states by column.
 
     Raises ``TooComplex``.
     """
@@ -154,7 +154,7 @@ def _check_size(states: int) -> None:
 
 
 def _cut(sets: Sequence[Ranges]) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
-    """All characters cut so that each range lies inside or outside each set, and the kinds of the ranges."""
+    """All characters, split so that each range is inside or outside each set, and the kinds of the ranges."""
     starts = sorted({0, *(code for ranges in sets for low, high in ranges for code in (low, high + 1))})
     parts = [
         part

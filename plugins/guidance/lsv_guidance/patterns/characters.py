@@ -12,7 +12,7 @@ Ranges = tuple[tuple[int, int], ...]
 LAST = sys.maxunicode
 _SURROGATES = (0xD800, 0xDFFF)
 _FOLDED = 0x3000
-"""Characters below are compared without case where a pattern says so; above, hardly any script has cases."""
+"""Case-insensitive patterns only fold characters below this one. Above, hardly any script has cases."""
 
 
 def join(ranges: Iterable[tuple[int, int]]) -> Ranges:
@@ -83,7 +83,7 @@ def category(name: str) -> Ranges | None:
 
 @cache
 def _categories() -> dict[str, list[tuple[int, int]]]:
-    """All characters by their categories; reading Unicode's table takes a fraction of a second."""
+    """All characters by category. Reading Unicode's table takes a fraction of a second."""
     found: dict[str, list[tuple[int, int]]] = {}
     last, began = "", 0
     for code in range(LAST + 1):

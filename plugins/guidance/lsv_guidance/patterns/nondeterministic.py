@@ -1,4 +1,4 @@
-"""Automata of patterns before their states are made deterministic. Places such as ``^`` and ``\\b`` are conditions."""
+"""Nondeterministic automata of patterns. Assertions such as ``^`` and ``\\b`` are conditions."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ from lsv_guidance.patterns.characters import ANY, WORD, Ranges
 from lsv_guidance.patterns.tree import Assertion, Chars, Concat, LookAhead, Node, Repeat, Union
 
 MOST_NODES = 5_000
-"""Nodes of a pattern with its repetitions written out."""
+"""Limit on nodes of a pattern with its repetitions expanded."""
 MOST_WORK = 300_000
-"""Nodes that one pattern may reach, counted each time: a fraction of a second."""
+"""Limit on visits of nodes for one pattern, which take a fraction of a second."""
 
 State = tuple[frozenset[int], bool, bool]
-"""The nodes that have been reached, whether the text has just begun, and whether a word's character came last."""
+"""The reached nodes, whether the text has just begun, and whether the last character belongs to a word."""
 
 
 class TooComplex(ValueError):
-    """Why a pattern has no automaton here."""
+    """A pattern is too complex for an automaton; the message says why."""
 
 
 class Machine:
-    """Finds a pattern anywhere in a text. Raises ``TooComplex`` for look-ahead inside of it, and for its size."""
+    """Finds a pattern anywhere in a text. Raises ``TooComplex`` for look-ahead inside the pattern, or if it is too
+    large.
+    """
 
     def __init__(self, pattern: Node) -> None:
         self._moves: list[list[tuple[Ranges, int]]] = []
         self._free: list[list[tuple[str, int]]] = []
-        """Ways that take no character, with the condition of the place; empty for none."""
+        """Transitions that consume no character, with their condition; empty for none."""
         start, self._end = self._node(), self._node()
         self._moves[start].append((ANY, start))
         self._moves[self._end].append((ANY, self._end))
@@ -38,7 +40,7 @@ class Machine:
 
     @cached_property
     def sets(self) -> list[Ranges]:
-        """The sets of characters that it tells apart."""
+        """The sets of characters that the pattern distinguishes."""
         return list({ranges for moves in self._moves for ranges, _ in moves})
 
     def step(self, state: State, code: int) -> State:
@@ -69,7 +71,7 @@ class Machine:
 
     def _node(self) -> int:
         if len(self._moves) >= MOST_NODES:
-            raise TooComplex("it repeats too much")
+            raise TooComplex("its repetitions are too large")
         self._moves.append([])
         self._free.append([])
         return len(self._moves) - 1
@@ -85,7 +87,7 @@ class Machine:
         elif isinstance(node, Repeat):
             self._repeat(node, begin, end)
         elif isinstance(node, LookAhead):
-            raise TooComplex("look-ahead is followed at the beginning of a pattern, after ^, alone")
+            raise TooComplex("look-ahead is only supported at the beginning of a pattern, after ^")
         else:
             self._chain(node, begin, end)
 

@@ -1,4 +1,4 @@
-"""A regular expression of a schema: the texts in which it is found, and how llguidance is told."""
+"""A regular expression of a schema: the texts that it matches, and its form for llguidance."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ _known: ContextVar[dict[str, Pattern] | None] = ContextVar("patterns of a gramma
 
 @contextmanager
 def remember_patterns() -> Iterator[None]:
-    """Read each pattern once until the block ends: that of one grammar. Another client's may be as slow to read, and
-    how soon it is there must not tell who has asked for it before.
+    """Cache patterns until the block ends, for one grammar only.
+
+    A cache across grammars would let clients measure which patterns others have used.
     """
     token = _known.set({})
     try:
@@ -55,7 +56,7 @@ def pattern_of(text: str) -> Pattern:
 
 
 def _language_of(node: Node) -> Language:
-    """Look-ahead at the beginning, after ``^``, is a condition of its own on the whole text."""
+    """Look-ahead at the beginning, after ``^``, is a separate condition on the whole text."""
     if isinstance(node, Union):
         first, *others = map(_language_of, node.options)
         for other in others:

@@ -20,7 +20,7 @@ _DEEPEST = 100
 
 
 class UnreadablePattern(ValueError):
-    """Why a regular expression can't be read."""
+    """A regular expression can't be read; the message says why."""
 
 
 def read_pattern(text: str) -> Node:
@@ -28,7 +28,7 @@ def read_pattern(text: str) -> Node:
     reader = _Reader(text)
     found = reader.alternatives(0)
     if not reader.ended:
-        raise UnreadablePattern("a closing bracket has no opening one")
+        raise UnreadablePattern("a closing bracket has no opening bracket")
     return found
 
 
@@ -44,7 +44,7 @@ class _Reader:
 
     def alternatives(self, depth: int) -> Node:
         if depth > _DEEPEST:
-            raise UnreadablePattern(f"groups nest more than {_DEEPEST} deep")
+            raise UnreadablePattern(f"groups are nested more than {_DEEPEST} deep")
         options = [self._sequence(depth)]
         while self._take("|"):
             options.append(self._sequence(depth))
@@ -62,7 +62,7 @@ class _Reader:
         if found is None:
             return atom
         if isinstance(atom, Assertion | LookAhead):
-            raise UnreadablePattern(f"nothing can be repeated by {found[0]}")
+            raise UnreadablePattern(f"{found[0]} can't repeat what precedes it")
         self._at = found.end()
         if _QUANTIFIER.match(self._text, self._at) or self._text[self._at : self._at + 1] == "+":
             raise UnreadablePattern(f"{found[0]} repeats a repetition")
@@ -72,7 +72,7 @@ class _Reader:
             low = int(found[2])
             high = low if found[3] is None else int(found[4]) if found[4] else None
         if low > _MOST_REPEATS or (high is not None and not low <= high <= _MOST_REPEATS):
-            raise UnreadablePattern(f"{found[0]} must have two numbers in order, up to {_MOST_REPEATS}")
+            raise UnreadablePattern(f"{found[0]} must have numbers in ascending order, at most {_MOST_REPEATS}")
         return Repeat(atom, low, high)
 
     def _atom(self, depth: int) -> Node:
@@ -98,7 +98,7 @@ class _Reader:
         if self._text.startswith("?", self._at):
             found = _GROUP.match(self._text, self._at)
             if found is None:
-                raise UnreadablePattern(f"({self._text[self._at : self._at + 3]} is not followed")
+                raise UnreadablePattern(f"({self._text[self._at : self._at + 3]} is not supported")
             self._at = found.end()
             look = found["look"]
             if found["flags"]:
@@ -107,13 +107,13 @@ class _Reader:
                     return EMPTY
         body = self.alternatives(depth + 1)
         if not self._take(")"):
-            raise UnreadablePattern("an opening bracket has no closing one")
+            raise UnreadablePattern("an opening bracket has no closing bracket")
         self._fold, self._dotall = before
         return body if look is None else LookAhead(body, look == "=")
 
     def _set_flags(self, flags: str) -> None:
         if unknown := set(flags) - set("isu"):
-            raise UnreadablePattern(f"the flag {sorted(unknown)[0]} is not followed")
+            raise UnreadablePattern(f"the flag {sorted(unknown)[0]} is not supported")
         self._fold |= "i" in flags
         self._dotall |= "s" in flags
 
@@ -132,7 +132,7 @@ class _Reader:
 
     def _member(self) -> Ranges:
         if self.ended:
-            raise UnreadablePattern("a class that [ begins has no ]")
+            raise UnreadablePattern("a character class has no closing ]")
         char = self._text[self._at]
         self._at += 1
         if char != "\\":
@@ -152,7 +152,7 @@ class _Reader:
 
     def _escaped(self) -> Ranges:
         if self.ended:
-            raise UnreadablePattern("it ends in a backslash")
+            raise UnreadablePattern("it ends with a backslash")
         char = self._text[self._at]
         if found := _HEX.match(self._text, self._at):
             self._at = found.end()
@@ -162,7 +162,7 @@ class _Reader:
             ranges = characters.category(found[2] or found[3])
             if ranges is None:
                 raise UnreadablePattern(
-                    f"\\{found[0]} is not followed: of properties general categories are, as \\p{{Lu}}"
+                    f"\\{found[0]} is not supported; only general categories are, such as \\p{{Lu}}"
                 )
             return ranges if found[1] == "p" else characters.complement(ranges)
         self._at += 1
@@ -177,13 +177,13 @@ class _Reader:
             self._at += 1
             return characters.of(chr(ord(self._text[self._at - 1]) % 32))
         if char == "0" and self._text[self._at : self._at + 1].isdigit():
-            raise UnreadablePattern("octal escapes are not followed")
+            raise UnreadablePattern("octal escapes are not supported")
         if char in _CONTROLS:
             return characters.of(_CONTROLS[char])
         if char.isascii() and char.isdigit():
-            raise UnreadablePattern(f"a backreference (\\{char}) is not followed")
+            raise UnreadablePattern(f"a backreference (\\{char}) is not supported")
         if char.isascii() and char.isalpha():
-            raise UnreadablePattern(f"the escape \\{char} is not followed")
+            raise UnreadablePattern(f"the escape \\{char} is not supported")
         return characters.of(char)
 
     def _code(self, code: int) -> Ranges:
@@ -205,7 +205,7 @@ class _Reader:
 
 def _range(first: Ranges, last: Ranges) -> Ranges:
     if not all(len(ranges) == 1 and ranges[0][0] == ranges[0][1] for ranges in (first, last)):
-        raise UnreadablePattern("a range of a class goes from one character to another")
+        raise UnreadablePattern("a range in a character class must be from one character to another")
     if first[0][0] > last[0][0]:
-        raise UnreadablePattern("a range of a class goes backwards")
+        raise UnreadablePattern("a range in a character class is out of order")
     return ((first[0][0], last[0][0]),)

@@ -1,4 +1,4 @@
-"""Writes patterns for llguidance: Rust's notation, the whole text, places only at its two ends."""
+"""Writes patterns for llguidance: in Rust's syntax, for the whole text, with anchors only at its ends."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from lsv_guidance.patterns.nondeterministic import TooComplex
 from lsv_guidance.patterns.tree import Assertion, Chars, Concat, Node, Repeat, Union
 
 MOST_CHARACTERS = 20_000
-"""Characters of a pattern that is written from an automaton."""
+"""Limit on the characters of a pattern written from an automaton."""
 MOST_NESTED = 200
-"""Characters of a text that others are told from: llguidance bounds how deep patterns nest."""
+"""Limit on the length of an excluded text, because llguidance limits the nesting of patterns."""
 _MOST_STATES = 120
 _ANYTHING = "(?s:.*)"
 
 
 def write_search(pattern: Node) -> str | None:
-    """A pattern of whole texts for one that is found anywhere; None where a place stands within it."""
+    """A pattern of whole texts for one that may match anywhere; None if it has an anchor inside."""
     options = pattern.options if isinstance(pattern, Union) else (pattern,)
     found = []
     for option in options:
@@ -54,8 +54,8 @@ def _write(node: Node) -> str | None:
 def write_class(ranges: Ranges) -> str:
     """One character of a set.
 
-    A set with all control characters and without quote or backslash would let these through as escapes (llguidance
-    1.9), so such a set is written without U+0000.
+    llguidance 1.9 would let quote and backslash through as escapes for a set with all control characters but without
+    these two, so such a set is written without U+0000.
     """
     if characters.contains(ranges, 0) and not all(characters.contains(ranges, ord(char)) for char in '"\\'):
         ranges = characters.join((max(low, 1), high) for low, high in ranges if high > 0)
@@ -74,10 +74,10 @@ def _character(code: int) -> str:
 
 
 def write_language(language: Language) -> str:
-    """A pattern of whole texts, by taking one state after another out of the automaton. Raises ``TooComplex``."""
+    """A pattern of whole texts, by eliminating the automaton's states. Raises ``TooComplex``."""
     count = len(language.rows)
     if count > _MOST_STATES:
-        raise TooComplex(f"what is left over needs more than {_MOST_STATES} states")
+        raise TooComplex(f"the excluded texts need more than {_MOST_STATES} states")
     classes = [write_class(language.characters_of(kind)) for kind in range(max(language.kinds) + 1)]
     begin, end = count, count + 1
     ways: dict[tuple[int, int], str] = {(begin, 0): ""}
@@ -93,7 +93,7 @@ def write_language(language: Language) -> str:
         waiting.discard(state)
         _take_out(ways, state)
     if (begin, end) not in ways:
-        raise TooComplex("no text has it")
+        raise TooComplex("no text matches it")
     return f"^(?:{ways[begin, end]})$"
 
 
@@ -102,7 +102,7 @@ _PLAIN = r"\x{0}-\x{1F}\x{7F}"
 
 
 def write_other_texts(texts: Iterable[str]) -> str:
-    """A pattern of all texts without control characters but these: at each character it goes on or turns away.
+    """A pattern of all texts without control characters, except these texts.
 
     Raises ``TooComplex`` for a long text.
     """
@@ -149,7 +149,7 @@ def _take_out(ways: dict[tuple[int, int], str], state: int) -> None:
             known = ways.get((source, target))
             ways[source, target] = found if known is None else f"{known}|{found}"
             if len(ways[source, target]) > MOST_CHARACTERS:
-                raise TooComplex(f"what is left over needs a pattern of more than {MOST_CHARACTERS} characters")
+                raise TooComplex(f"the excluded texts need a pattern of more than {MOST_CHARACTERS} characters")
 
 
 def _grouped(text: str) -> str:

@@ -34,7 +34,7 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
-    """A place in the text: its ``start``, its ``end``, an ``edge`` of a word, or a place ``inside`` or outside one."""
+    """An assertion: the ``start`` or ``end`` of the text, the ``edge`` of a word, or ``inside`` for any other place."""
 
     kind: Literal["start", "end", "edge", "inside"]
 

@@ -1,4 +1,4 @@
-"""The keywords that say something of texts, numbers and the like by themselves, and where the schemas of items are."""
+"""Assertion keywords of texts, numbers and other values, and the places of the schemas of items."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STRING_KEYWORDS = frozenset({"minLength", "maxLength", "pattern", "format"})
 
 
 def read_types(place: Place) -> tuple[frozenset[str], bool]:
-    """The types, and whether numbers must be integers."""
+    """The types, and whether numbers are restricted to integers."""
     if "type" not in place.schema:
         return TYPES, False
     given = place.schema["type"]
@@ -89,15 +89,15 @@ def check_pattern(place: Place, keyword: str, text: str) -> None:
     try:
         pattern_of(text)
     except UnreadablePattern as cause:
-        way = "write it without, or leave it out and check the answer"
+        way = "rewrite it, or leave it out and check the answer"
         raise NotFollowed(keyword, place.path, f"{text[:100]}: {cause}: {way}") from None
 
 
 def read_format(place: Place) -> str | None:
-    """The format that texts are held to; None for an annotation."""
+    """The format that texts must follow; None if it is only an annotation."""
     name = place.schema.get("format")
     if name is not None and not isinstance(name, str):
-        raise malformed("format", place.path, "a text", name)
+        raise malformed("format", place.path, "a string", name)
     name = SAME_AS.get(str(name), name)
     return name if name in FORMATS else None
 
@@ -110,7 +110,7 @@ def read_flag(place: Place, keyword: str) -> bool:
 
 
 def item_steps(document: Document, place: Place) -> tuple[list[Steps], Steps | None]:
-    """Where the schemas of the first items are, and that of all others; older drafts had other names for them."""
+    """The steps to the schemas of the first items and of all other items. Older drafts have other names for them."""
     schema = place.schema
     if isinstance(schema.get("items"), list):
         prefix: list[Steps] = [("items", number) for number in range(len(schema["items"]))]
@@ -119,5 +119,5 @@ def item_steps(document: Document, place: Place) -> tuple[list[Steps], Steps | N
     if "prefixItems" not in schema or document.draft(place) < 2020:
         return [], rest
     if not isinstance(schema["prefixItems"], list) or not schema["prefixItems"]:
-        raise malformed("prefixItems", place.path, "a list with members", schema["prefixItems"])
+        raise malformed("prefixItems", place.path, "a non-empty list", schema["prefixItems"])
     return [("prefixItems", number) for number in range(len(schema["prefixItems"]))], rest

@@ -1,4 +1,4 @@
-"""What a value may be, without alternatives: for each type the bounds that hold at once."""
+"""A branch: the bounds of a value for each type, without alternatives."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """Terms of which a value satisfies one or more."""
+    """Terms of which a value must satisfy at least one."""
 
     terms: tuple[Term, ...]
 
 
 Conjunction = tuple[Term | Either, ...]
-"""What holds at once, each once, in the order of the schema."""
+"""A conjunction: terms without duplicates, in the order of the schema."""
 
 
 def both(one: Conjunction, two: Conjunction) -> Conjunction:
@@ -43,11 +43,11 @@ def both(one: Conjunction, two: Conjunction) -> Conjunction:
 class Numbers:
     integer: bool = False
     low: tuple[Fraction, bool] | None = None
-    """The least number, and whether it is left out itself."""
+    """The lower bound, and whether it is exclusive."""
     high: tuple[Fraction, bool] | None = None
     multiples: frozenset[Fraction] = frozenset()
     values: tuple[Fraction, ...] | None = None
-    """The only numbers; None for any."""
+    """The allowed numbers; None for any."""
 
     def __and__(self, other: Numbers) -> Numbers:
         return Numbers(
@@ -59,7 +59,7 @@ class Numbers:
         )
 
     def has(self, value: Fraction) -> bool:
-        """Whether the bounds take a number, apart from ``values``."""
+        """Whether the bounds allow a number, apart from ``values``."""
         return (
             (not self.integer or value.denominator == 1)
             and (self.low is None or value > self.low[0] or (value == self.low[0] and not self.low[1]))
@@ -73,7 +73,7 @@ class Strings:
     low: int = 0
     high: int | None = None
     patterns: tuple[tuple[str, bool], ...] = ()
-    """Regular expressions, and whether they are found or not."""
+    """Regular expressions, and whether each must or must not match."""
     formats: tuple[str, ...] = ()
     values: tuple[str, ...] | None = None
     excluded: frozenset[str] = frozenset()
@@ -91,43 +91,43 @@ class Strings:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """One schema's say on arrays."""
+    """The bounds of arrays from one schema."""
 
     prefix: tuple[Conjunction, ...] = ()
     rest: Conjunction = ()
     low: int = 0
     high: int | None = None
     unique: str = ""
-    """The path of the schema whose items all differ; empty for none."""
+    """The path of the schema that requires unique items; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """One schema's say on objects."""
+    """The bounds of objects from one schema."""
 
     named: tuple[tuple[str, Conjunction], ...] = ()
     patterns: tuple[tuple[str, Conjunction], ...] = ()
     rest: Conjunction = ()
-    """The schema of properties that are neither named nor match a pattern."""
+    """The schema of properties that are neither listed nor match a pattern."""
     required: tuple[str, ...] = ()
     low: int = 0
     high: int | None = None
     names: Conjunction = ()
-    """What the names satisfy."""
+    """The terms of property names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What schemas have evaluated, for ``unevaluatedProperties`` and ``unevaluatedItems``."""
+    """Evaluated properties and items, for ``unevaluatedProperties`` and ``unevaluatedItems``."""
 
     names: frozenset[str] = frozenset()
     patterns: frozenset[str] = frozenset()
     all_properties: bool = False
     items: int = 0
-    """How many items from the first one on."""
+    """Number of evaluated items at the beginning."""
     all_items: bool = False
     containing: frozenset[Term] = frozenset()
-    """What items satisfy that ``contains`` has evaluated."""
+    """The terms of items that ``contains`` has evaluated."""
 
     def __or__(self, other: Seen) -> Seen:
         return Seen(
@@ -141,7 +141,7 @@ class Seen:
 
 
 NUMBERS, STRINGS, _NOTHING = Numbers(), Strings(), Seen()
-"""What says nothing."""
+"""The branch without bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def only(name: str, **bounds: object) -> Branch:
 
 
 def only_types(names: frozenset[str]) -> list[Branch]:
-    """Values of some types, as the alternatives of one value."""
+    """Values of some types, as alternatives of one value."""
     return [ANYTHING if names == TYPES else replace(ANYTHING, types=names)]
 
 
@@ -209,6 +209,6 @@ def _common(one: tuple[_T, ...] | None, two: tuple[_T, ...] | None) -> tuple[_T,
 
 
 def distinct(branches: Iterable[Branch]) -> list[Branch]:
-    """The branches that have a type, each once."""
+    """The branches with at least one type, without duplicates."""
     found = [branch for branch in branches if branch.types]
     return found if len(found) < 2 else list(dict.fromkeys(found))

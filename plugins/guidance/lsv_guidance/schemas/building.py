@@ -8,18 +8,18 @@ from lsv_guidance.schemas.branch import Branch, Items, Properties, Term, only, o
 from lsv_guidance.schemas.document import Place
 
 NO_VALUE = (Term(Place("#false", False, "")),)
-"""What no value satisfies."""
+"""A term that no value satisfies."""
 POSITIONS = 8
-"""Items from the first one on of which one may be what ``contains`` asks for."""
+"""Limit on the first items that may be the one that ``contains`` asks for."""
 
 
 def absent_property(name: str) -> Iterable[Branch]:
-    """Values that have no such property."""
+    """Values without this property."""
     return others("object"), only("object", properties=(Properties(((name, NO_VALUE),)),))
 
 
 def count_items(wanted: Term, unwanted: Term, low: int, high: int | None) -> Iterator[Branch]:
-    """Arrays of which ``low`` to ``high`` items are wanted ones, which follow each other early in the array."""
+    """Arrays with ``low`` to ``high`` wanted items, which are consecutive and near the beginning."""
     if high is None:
         if low == 0:
             yield only("array")

@@ -1,4 +1,4 @@
-"""Whether it is plain that no value has two branches at once."""
+"""Finds whether two branches can be proved to be disjoint."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from lsv_guidance.schemas.refusal import NotFollowed
 from lsv_guidance.schemas.strings import has_string
 
 _DEPTH = 3
-"""How deep into values it looks for a difference."""
+"""How deep into values to look for a difference."""
 _MOST_COMPARED = 60
-"""Schemas of a ``oneOf`` that are compared by twos."""
+"""Limit on schemas of a ``oneOf`` that are compared pairwise."""
 
 
 class Comparison:
@@ -24,8 +24,9 @@ class Comparison:
         self._expander = expander
 
     def find_overlaps(self, options: Sequence[list[Branch]], unsure: Set[int], path: str) -> list[tuple[int, int]]:
-        """Which two options a value may have at once, by their numbers. Options that are ``unsure`` have more values
-        than their branches, so that they may meet any other.
+        """The pairs of options that a value may satisfy at once, by number.
+
+        ``unsure`` options have more values than their branches, so they may overlap with any other option.
         """
         if not unsure and self._told_apart(options):
             return []
@@ -33,7 +34,7 @@ class Comparison:
             raise NotFollowed(
                 "oneOf",
                 path,
-                f"more than {_MOST_COMPARED} schemas: give each a required property with a const, or use anyOf",
+                f"it has more than {_MOST_COMPARED} schemas: give each a required property with a const, or use anyOf",
             )
         return [
             (one, two)
@@ -44,7 +45,7 @@ class Comparison:
         ]
 
     def is_empty(self, branch: Branch, depth: int = _DEPTH) -> bool:
-        """Whether it is plain that no value has this branch."""
+        """Whether this branch provably has no value."""
         return not any(self._has_value(branch, name, depth) for name in branch.types)
 
     def _has_value(self, branch: Branch, name: str, depth: int) -> bool:
@@ -69,12 +70,12 @@ class Comparison:
             return False
         try:
             found = self._expander.expand_exactly(terms)
-        except NotFollowed:  # told where the part is written, if it is
+        except NotFollowed:  # reported when the part is written, if ever
             return False
         return found is not None and all(self.is_empty(branch, depth - 1) for branch in found)
 
     def _told_apart(self, options: Sequence[list[Branch]]) -> bool:
-        """Whether all options are constants, or all have a required property of constants, no two of them equal."""
+        """Whether all options are different constants, or have a required property with different constants."""
         if len(options) < 3 or any(len(option) != 1 for option in options):
             return False
         branches = [option[0] for option in options]

@@ -1,4 +1,4 @@
-"""One schema document: its places, what they are called, and where references lead."""
+"""One schema document: its places, their names, and the targets of references."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Place:
     """A schema within the document."""
 
     path: str
-    """Its JSON pointer from the root, which also tells it apart."""
+    """Its JSON pointer from the root, which identifies it."""
     schema: Any = field(compare=False, repr=False)
     base: str = field(compare=False, repr=False)
     """The address of the resource that it belongs to."""
 
 
 class Document:
-    """Raises ``NotFollowed`` for identifiers that are no texts."""
+    """Raises ``NotFollowed`` for identifiers that are not strings."""
 
     def __init__(self, root: Any) -> None:
         self._resources: dict[str, Place] = {}
@@ -40,7 +40,7 @@ class Document:
         self._dynamic: dict[tuple[str, str], Place] = {}
         self._drafts: dict[str, int] = {}
         self.keywords: set[str] = set()
-        """All keywords that the document has, wherever."""
+        """All keywords anywhere in the document."""
         self.root = self._enter(Place("#", root, ""))
         self._resources.setdefault("", self.root)
         self._drafts.setdefault(self.root.base, NEWEST)
@@ -55,7 +55,7 @@ class Document:
         return self._drafts[place.base]
 
     def child(self, place: Place, *steps: str | int) -> Place:
-        """What lies within a place."""
+        """The places inside a place."""
         schema = place.schema
         for step in steps:
             schema = schema[step]
@@ -63,27 +63,27 @@ class Document:
         return self._enter(Place(place.path + pointer, schema, place.base))
 
     def resolve(self, place: Place, keyword: str, reference: Any) -> Place:
-        """Where a reference leads. Raises ``NotFollowed`` for one that leads out of the document, or nowhere."""
+        """The target of a reference. Raises ``NotFollowed`` if it is outside the document or does not exist."""
         if not isinstance(reference, str):
-            raise malformed(keyword, place.path, "a text", reference)
+            raise malformed(keyword, place.path, "a string", reference)
         address, fragment = urldefrag(_join(place.base, reference))
         resource = self._resources.get(address)
         if resource is None:
             raise NotFollowed(
-                keyword, place.path, f"{reference[:100]} leads out of the schema: put what it names under $defs"
+                keyword, place.path, f"{reference[:100]} points outside the schema: put its target under $defs"
             )
         if fragment and not fragment.startswith("/"):
             anchor = self._anchors.get((resource.base, unquote(fragment)))
             if anchor is None:
-                raise NotFollowed(keyword, place.path, f"{reference[:100]} names no $anchor of the schema")
+                raise NotFollowed(keyword, place.path, f"{reference[:100]} is not an $anchor of the schema")
             return anchor
         found = self._walk(resource, fragment, unquote) or self._walk(resource, fragment, str)
         if found is None:
-            raise NotFollowed(keyword, place.path, f"{reference[:100]} leads nowhere")
+            raise NotFollowed(keyword, place.path, f"{reference[:100]} points to nothing in the schema")
         return found
 
     def resolve_dynamic(self, place: Place, reference: Any, scope: tuple[str, ...]) -> Place:
-        """Where a dynamic reference leads for a ``scope``, the resources that were entered, outermost first."""
+        """The target of a dynamic reference. ``scope`` has the entered resources, outermost first."""
         found = self.resolve(place, "$dynamicRef", reference)
         name = unquote(urldefrag(reference)[1])
         if (found.base, name) not in self._dynamic:
@@ -103,7 +103,7 @@ class Document:
         return place
 
     def _enter(self, place: Place) -> Place:
-        """The place with the address of the resource that begins there, if one does."""
+        """The place, with the address of its resource if one begins there."""
         if not isinstance(place.schema, dict):
             return place
         name = place.schema.get("$id", place.schema.get("id") if place.path == "#" else None)

@@ -1,4 +1,4 @@
-"""Turns terms into branches: every keyword that applies to the value itself is worked out, those of its parts stay."""
+"""Turns terms into branches by resolving all keywords for the value itself. Keywords for its parts remain."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from lsv_guidance.schemas.refusal import NotFollowed, malformed
 from lsv_guidance.schemas.values import branches_of_values, read_count, read_list, read_map, read_texts
 
 MOST_BRANCHES = 5000
-"""Alternatives of one value; a schema with more is refused."""
+"""Limit on alternatives of one value."""
 MOST_COMBINED = 500
-"""Alternatives that come of combining those of two keywords."""
+"""Limit on combinations of the alternatives of two keywords."""
 MOST_SUBSETS = 5
-"""Schemas of an ``anyOf`` whose every combination is tried where something depends on which of them hold."""
+"""Limit on schemas of an ``anyOf`` whose combinations are all tried, if it matters which of them hold."""
 
 _APPLICATORS = (
     "$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas",
@@ -58,21 +58,21 @@ class Expander:
         self._known: dict[Term, list[Branch]] = {}
         self._open: set[Term] = set()
         self._inexact: set[Term] = set()
-        """Terms of which some values are left out."""
+        """Terms whose branches lack some values."""
         self._losses = [False]
-        """For each term that is being expanded, the outermost first, whether some of its values are left out."""
+        """For each term being expanded, outermost first, whether its branches lack some values."""
         self.tracks = bool(document.keywords & {"unevaluatedProperties", "unevaluatedItems"})
-        """Whether it matters what has been evaluated."""
+        """Whether any keyword depends on evaluated properties or items."""
 
     def expand_all(self, terms: Conjunction) -> list[Branch]:
-        """The branches of a value of which all terms hold, without what they have evaluated."""
+        """The branches of a value for which all terms hold, without records of evaluation."""
         found = _ANY
         for term in terms:
             found = self.join(found, self.expand(term), _path(term))
         return distinct(branch.unseen() for branch in found)
 
     def settle(self, term: Term | Either) -> Term | Either:
-        """The term that a mere reference leads to, so that all references to a schema are one term."""
+        """The target of a term that is only a reference, so that all references to a schema are one term."""
         seen = set[Term]()
         while isinstance(term, Term) and isinstance(term.place.schema, dict) and term not in seen:
             seen.add(term)
@@ -87,7 +87,7 @@ class Expander:
         known = self._known.get(term)
         if known is None:
             if term in self._open:
-                raise NotFollowed("$ref", term.place.path, "leads back to itself without anything between")
+                raise NotFollowed("$ref", term.place.path, "refers to itself directly, so it has no meaning")
             self._open.add(term)
             self._losses.append(False)
             try:
@@ -101,11 +101,11 @@ class Expander:
         return known
 
     def lose(self) -> None:
-        """Say that what is being expanded has more values than its branches."""
+        """Record that the term being expanded has values that its branches lack."""
         self._losses[-1] = True
 
     def expand_exactly(self, terms: Conjunction) -> list[Branch] | None:
-        """The branches of a value of which all terms hold; None where some of its values are left out."""
+        """The branches of a value for which all terms hold; None if they lack some values."""
         self._losses.append(False)
         try:
             found = self.expand_all(terms)
@@ -114,7 +114,7 @@ class Expander:
         return None if inexact else found
 
     def join(self, one: list[Branch], two: list[Branch], path: str) -> list[Branch]:
-        """The branches of a value that has one of each list."""
+        """The branches of a value that has a branch of each list."""
         if len(one) == 1 and one[0] is ANYTHING:
             return two
         if len(two) == 1 and two[0] is ANYTHING:
@@ -134,13 +134,13 @@ class Expander:
         return Term(place, scope, positive)
 
     def target(self, term: Term, keyword: str, *, positive: bool = True) -> Term:
-        """The term that a reference leads to."""
+        """The term of a reference's target."""
         place, reference = term.place, term.place.schema[keyword]
         if keyword == "$dynamicRef":
             scope = self.at(term, place).scope
             return self.at(term, self.document.resolve_dynamic(place, reference, scope), positive=positive)
         if keyword == "$recursiveRef" and "$recursiveAnchor" in self.document.keywords:
-            raise NotFollowed(keyword, place.path, "a $recursiveAnchor is not followed: name the schema by $ref")
+            raise NotFollowed(keyword, place.path, "a $recursiveAnchor is not supported: refer to the schema with $ref")
         return self.at(term, self.document.resolve(place, keyword, reference), positive=positive)
 
     def _expand(self, term: Term) -> list[Branch]:
@@ -157,10 +157,10 @@ class Expander:
         return self._close(term, found) if self.tracks else found
 
     def _factors(self, term: Term) -> Iterator[list[Branch]]:
-        """What the keywords say, in the order in which the schema has them, which is that of its properties."""
+        """The branches of the keywords, in the order of the schema, which is also the order of its properties."""
         schema = term.place.schema
         if "$ref" in schema and len(schema) > 1 and self.document.draft(term.place) <= 7:
-            self.lose()  # there nothing counts beside $ref, which is followed all the same
+            self.lose()  # older drafts ignore all other keywords next to $ref; these are applied anyway
         anchor = "properties" if "properties" in schema else next((k for k in schema if k not in _APPLICATORS), None)
         for keyword in schema:
             if keyword == anchor:
@@ -169,7 +169,7 @@ class Expander:
                 yield self._apply(term, keyword)
 
     def _own(self, term: Term) -> list[Branch]:
-        """What the keywords say that are no applicators in place."""
+        """The branches of keywords that are not in-place applicators."""
         place = term.place
         types, integer = assertions.read_types(place)
         branch = Branch(
@@ -226,7 +226,7 @@ class Expander:
         )
 
     def _close(self, term: Term, branches: list[Branch]) -> list[Branch]:
-        """Apply ``unevaluatedProperties`` and ``unevaluatedItems`` to what each branch has left."""
+        """Apply ``unevaluatedProperties`` and ``unevaluatedItems`` to what each branch has not evaluated."""
         for keyword, close in (("unevaluatedProperties", self._close_object), ("unevaluatedItems", self._close_array)):
             if keyword in term.place.schema:
                 branches = [close(branch, self.child(term, keyword)) for branch in branches]
@@ -287,7 +287,7 @@ class Expander:
         return self._limited(distinct(found), term)
 
     def _one_of(self, term: Term) -> list[Branch]:
-        """One option holds, and of the others those do not that could hold at once with it."""
+        """One option holds, and the options that could hold at the same time do not."""
         count = len(read_list(term.place, "oneOf"))
         types = only_types(assertions.read_types(term.place)[0])
         terms = [self.child(term, "oneOf", number) for number in range(count)]
@@ -322,7 +322,7 @@ class Expander:
 
     def _dependents(self, term: Term, keyword: str) -> list[Branch]:
         if keyword == "dependencies" and self.document.draft(term.place) > 7:
-            self.lose()  # an annotation by now, which is followed all the same
+            self.lose()  # only an annotation in this draft; applied anyway
         found = [ANYTHING]
         for name, asked in read_map(term.place, keyword).items():
             needed = self._dependent(term, keyword, name, asked)
@@ -330,7 +330,7 @@ class Expander:
         return found
 
     def _dependent(self, term: Term, keyword: str, name: str, asked: Any) -> list[Branch]:
-        """Objects that have a property and what it asks for."""
+        """Objects that have a property and satisfy what depends on it."""
         if isinstance(asked, list) and keyword != "dependentSchemas":
             if not all(isinstance(one, str) for one in asked):
                 raise malformed(keyword, term.place.path, "lists of texts", asked)
@@ -354,7 +354,9 @@ class Expander:
 
     def _limited(self, branches: list[Branch], term: Term) -> list[Branch]:
         if len(branches) > MOST_BRANCHES:
-            raise NotFollowed("", term.place.path, f"more than {MOST_BRANCHES} alternatives: simplify the schema")
+            raise NotFollowed(
+                "", term.place.path, f"there are more than {MOST_BRANCHES} alternatives: simplify the schema"
+            )
         return branches
 
 

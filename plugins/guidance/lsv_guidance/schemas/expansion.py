@@ -1,4 +1,4 @@
-"""What negation and comparison ask of the expander that has them."""
+"""The interface of the expander for negation and comparison."""
 
 from __future__ import annotations
 

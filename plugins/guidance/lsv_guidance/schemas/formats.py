@@ -1,12 +1,12 @@
-"""Formats of texts: those with a regular expression here, those of llguidance, and those that ask for nothing.
+"""Formats of texts: with a regular expression defined here, built into llguidance, or ignored.
 
-A pattern may be narrower than its format and is never wider: ``iri`` takes URIs alone, for example.
+A pattern may be narrower than its format, but never wider: ``iri`` only allows URIs, for example.
 """
 
 from __future__ import annotations
 
 _TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,15})?(?:[zZ]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
-"""Second 60 is left out: only a few days in history have it, and most readers refuse it."""
+"""Without leap seconds (60), which only a few days have and most readers refuse."""
 _YEAR = "(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
 _LEAP_YEAR = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
 _DATE = (
@@ -40,7 +40,7 @@ _TIMES = r"(?:[*+?]\??|\{[0-9]{1,3},?\}\??)?"
 
 
 def _regex(depth: int) -> str:
-    """Regular expressions whose groups nest so deep."""
+    """A regular expression for nested groups."""
     atom = rf"[a-zA-Z0-9 _,:;@#%&=!~/'\"<>.-]|{_ESCAPE.replace('bB', '')}|{_CLASS}"
     if depth:
         atom += rf"|\((?:\?:)?{_regex(depth - 1)}\)"
@@ -62,10 +62,10 @@ FORMATS: dict[str, str | None] = {
     "regex": _regex(2),
     **dict.fromkeys(("duration", "email", "ipv4", "ipv6", "uri", "uuid")),
 }
-"""By the name of a format its pattern; None where llguidance has one of its own. All other names are annotations."""
+"""The pattern of each format; None if llguidance has its own. All other formats are annotations."""
 
 SAME_AS = {"idn-email": "email", "iri": "uri"}
-"""Formats that are followed as narrower ones."""
+"""Formats that are replaced by narrower ones."""
 
 LONGEST = {"hostname": 253, "idn-hostname": 253}
-"""The most characters of a format."""
+"""The maximum length of each format in characters."""

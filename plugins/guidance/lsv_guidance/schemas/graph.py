@@ -1,4 +1,4 @@
-"""All values that a schema can have within each other, as numbered nodes with their options."""
+"""The graph of a schema's values: numbered nodes with their options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lsv_guidance.schemas.refusal import NotFollowed
 MOST_NODES = 20_000
 MOST_OPTIONS = 50_000
 DEEPEST = 100
-"""How deep values may nest before a schema repeats itself."""
+"""Limit on the nesting of values before a schema repeats itself."""
 
 
 class Graph:
@@ -43,7 +43,7 @@ class Graph:
         return _path_of(self._terms[node])
 
     def first_dead(self) -> int:
-        """Why node 0 has no value: the part within it that has no options, or needs itself."""
+        """The reason why node 0 has no value: a node inside it that has no options, or needs itself."""
         node, seen = 0, set[int]()
         while node not in seen:
             seen.add(node)
@@ -52,7 +52,7 @@ class Graph:
         return node
 
     def fits(self, option: Option) -> bool:
-        """Whether there is a value of this option that ends."""
+        """Whether this option has a finite value."""
         if isinstance(option, Array):
             return (option.high is None or option.low <= option.high) and all(
                 node in self.alive for node in required_items(option)
@@ -75,7 +75,7 @@ class Graph:
         key = frozenset(terms)
         if key not in self._numbers:
             if len(self._terms) >= MOST_NODES or self._depth > DEEPEST:
-                deep, many = f"nests more than {DEEPEST} deep", f"has more than {MOST_NODES} parts"
+                deep, many = f"is nested more than {DEEPEST} deep", f"has more than {MOST_NODES} parts"
                 limit = deep if self._depth > DEEPEST else many
                 raise NotFollowed("", _path_of(terms)[:200], f"the schema {limit}: simplify it")
             self._numbers[key] = len(self._terms)

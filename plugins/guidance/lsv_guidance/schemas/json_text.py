@@ -52,7 +52,7 @@ def shorten(value: Any) -> str:
 
 
 def plain_number(value: Fraction) -> int | float | None:
-    """The number as JSON writers have it; None where a double has not all of its digits."""
+    """The number as an int or float; None if a double can't represent all of its digits."""
     if value.denominator == 1 and abs(value) <= 1 << 53:
         return int(value)
     try:

@@ -1,4 +1,4 @@
-"""What several schemas together say on one property or item."""
+"""The combined terms of several schemas for one property or item."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def terms_of_properties(layers: Iterable[Properties], names: Iterable[str]) -> d
 
 
 def language_of(text: str, path: str = "#") -> Language:
-    """The texts in which a pattern is found. Raises ``NotFollowed``."""
+    """The texts that a pattern matches. Raises ``NotFollowed``."""
     try:
         return pattern_of(text).language
     except (TooComplex, UnreadablePattern) as cause:
@@ -66,7 +66,7 @@ def language_of(text: str, path: str = "#") -> Language:
 
 
 def names_of(layers: Iterable[Properties]) -> list[str]:
-    """The names that schemas list, in their order, and then those that are only required."""
+    """The listed names in order, then names that are only required."""
     layers = list(layers)
     listed = [name for layer in layers for name, _ in layer.named]
     return list(dict.fromkeys([*listed, *(name for layer in layers for name in layer.required)]))

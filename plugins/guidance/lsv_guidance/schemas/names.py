@@ -1,4 +1,4 @@
-"""Properties that a schema does not list: which names they may have, and what they are then."""
+"""Properties that a schema does not list: their possible names and their schemas."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from lsv_guidance.schemas.refusal import NotFollowed
 
 _MOST_PATTERNS = 8
 _MOST_LISTED = 1000
-"""Names that others are told from; an object that lists more has no others, which is narrower."""
+"""Limit on names to exclude. An object that lists more gets no unlisted properties, which is narrower."""
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """Properties whose names match ``pattern``, and no name that is listed; without a pattern all names."""
+    """Unlisted properties whose names match ``pattern``; all unlisted names without a pattern."""
 
     pattern: str | None
     terms: Conjunction
@@ -34,11 +34,11 @@ class Others:
 def find_others(
     layers: Sequence[Properties], listed: Mapping[str, Conjunction], allowed: Language | None, path: str
 ) -> list[Others]:
-    """The names that are not listed, cut into parts in which the same holds.
+    """The unlisted names, split into parts whose properties have the same terms.
 
-    They have no control characters, so that JSON spells each in one way and none is a listed name in disguise.
-    ``listed`` are the listed names with what their properties satisfy. ``allowed`` are the names that
-    ``propertyNames`` allows, None for all. Raises ``NotFollowed``.
+    They have no control characters, so that JSON spells each name in one way and none can imitate a listed name.
+    ``listed`` are the listed names with the terms of their properties. ``allowed`` are the names that ``propertyNames``
+    allows, None for all. Raises ``NotFollowed``.
     """
     patterns = list(dict.fromkeys(text for layer in layers for text, _ in layer.patterns))
     if not patterns and allowed is None:
@@ -47,7 +47,7 @@ def find_others(
             return []
         return [Others(_guard(partial(write_other_texts, listed), path) if listed else None, terms)]
     if len(patterns) > _MOST_PATTERNS:
-        raise NotFollowed("patternProperties", path, f"more than {_MOST_PATTERNS} patterns for one object")
+        raise NotFollowed("patternProperties", path, f"there are more than {_MOST_PATTERNS} patterns for one object")
     taken = _guard(lambda: Language.of_texts(listed), path)
     plain = language_of(r"^[^\x00-\x1f\x7f]*$")
     found = []
@@ -61,7 +61,7 @@ def find_others(
 
 
 def _holds_for_listed(listed: Mapping[str, Conjunction], part: Language, terms: Conjunction) -> bool:
-    """Whether a pattern may be written as it is: llguidance holds listed properties that match it to ``terms``, too."""
+    """Whether a pattern may be written unchanged: llguidance also applies ``terms`` to listed names that match."""
     return all(name.isprintable() and (name not in part or set(terms) <= set(listed[name])) for name in listed)
 
 
@@ -70,7 +70,7 @@ def _is_false(term: Term | Either) -> bool:
 
 
 def _cut(patterns: list[str], names: Language, path: str) -> list[tuple[frozenset[str], Language]]:
-    """Parts of the names by the patterns that they match."""
+    """The names, split by the patterns that they match."""
     parts = [(frozenset[str](), names)]
     for text in patterns:
         language = language_of(text, path)
@@ -96,4 +96,4 @@ def _guard(work: Callable[[], _T], path: str) -> _T:
     try:
         return work()
     except TooComplex as cause:
-        raise NotFollowed("properties", path, f"the names that are not listed are not followed: {cause}") from None
+        raise NotFollowed("properties", path, f"patterns of unlisted names are too complex: {cause}") from None

@@ -1,7 +1,7 @@
 """The branches of values that do not satisfy a schema.
 
-Not every such value can be written down. Branches that can't are left out, so that fewer values are allowed, never
-more: that an object has some unknown property with a wrong value, for example, or that a number is no integer.
+Some of these branches can't be expressed and are left out, so fewer values are allowed, never more. Examples are an
+object with some unlisted property of a wrong value, and a number that is not an integer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lsv_guidance.schemas.json_text import type_of
 from lsv_guidance.schemas.values import constant, fraction, read_count, read_list, read_map, read_texts
 
 _POSITIONS = 4
-"""Items behind the listed ones of which one may be wrong."""
+"""Limit on items after the listed ones that may be the wrong one."""
 
 
 class Negation:
@@ -39,7 +39,7 @@ class Negation:
     def __init__(self, expander: Expansion) -> None:
         self._expander = expander
         self.left_out: list[tuple[str, str]] = []
-        """Keywords whose negation had to be left out, with the paths of their schemas."""
+        """Keywords whose negation was left out, with the paths of their schemas."""
 
     def expand(self, term: Term) -> Iterator[Branch]:
         schema = term.place.schema
@@ -175,7 +175,7 @@ class Negation:
             yield only("number", numbers=Numbers(low=(bounds.high[0], not bounds.high[1])))
 
     def _alone(self, term: Term, keyword: str) -> dict[str, Any]:
-        """The keyword by itself, with the flag that older drafts have beside it."""
+        """The keyword alone, with the accompanying flag of older drafts."""
         schema = term.place.schema
         flag = {"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"}.get(keyword, "")
         return {keyword: schema[keyword]} | ({flag: True} if schema.get(flag) is True else {})
@@ -239,7 +239,7 @@ class Negation:
             self._leave_out(term, keyword)
 
     def _wrong_names(self, term: Term, keyword: str) -> Iterator[Branch]:
-        """Objects that have no property but those that are not listed, each of them wrong."""
+        """Objects with only unlisted properties, each of them wrong."""
         place, child = term.place, self._expander.child
         if keyword == "patternProperties":
             for text in read_map(place, keyword):

@@ -1,4 +1,4 @@
-"""Numbers within bounds: whether there are any, and their schema for llguidance."""
+"""Bounds of numbers: whether any number is within them, and their schema for llguidance."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lsv_guidance.schemas.refusal import NotFollowed
 
 _MOST_REMAINDERS = 90_000
 _LARGEST = Fraction(1 << 53)
-"""Up to here doubles have all integers. Beyond, bounds of numbers become this one."""
+"""Doubles represent all integers up to this one. Larger bounds of numbers are clamped to it."""
 
 
 def write_numbers(numbers: Numbers, path: str) -> dict[str, Any] | None:
-    """A schema; None where no number is within the bounds. Raises ``NotFollowed`` for numbers of too many digits."""
+    """The schema; None if no number is within the bounds. Raises ``NotFollowed`` for numbers with too many digits."""
     if numbers.values is not None:
         values = [_plain(value, path) for value in numbers.values if numbers.has(value)]
         return {"enum": values} if values else None
@@ -40,11 +40,11 @@ def write_numbers(numbers: Numbers, path: str) -> dict[str, Any] | None:
 
 
 def _check_cost(step: Fraction, path: str) -> None:
-    """llguidance counts remainders one by one: beyond this, compiling takes many seconds (1.9)."""
+    """Raises ``NotFollowed`` for steps that llguidance 1.9 compiles for seconds, because it enumerates remainders."""
     places = next((places for places in range(30) if (step * 10**places).denominator == 1), 30)
     digits = int(step * 10**places)
     if digits > _MOST_REMAINDERS and int(str(digits).rstrip("0")) > 10:
-        raise NotFollowed("multipleOf", path, f"followed up to {_MOST_REMAINDERS}, and for round numbers")
+        raise NotFollowed("multipleOf", path, f"values over {_MOST_REMAINDERS} are only supported if they are round")
 
 
 def has_number(numbers: Numbers) -> bool:
@@ -79,7 +79,7 @@ def _least_common(one: Fraction, two: Fraction) -> Fraction:
 
 
 def _within(numbers: Numbers, step: Fraction | None) -> Numbers:
-    """The bounds of integers as integers, those of other numbers up to where doubles have all integers."""
+    """The bounds, rounded for integers and clamped for other numbers to the exact integers of doubles."""
     low, high = numbers.low, numbers.high
     if numbers.integer and step is None:
         low = low and (Fraction(floor(low[0]) + 1 if low[1] else ceil(low[0])), False)
@@ -91,9 +91,9 @@ def _within(numbers: Numbers, step: Fraction | None) -> Numbers:
 
 
 def _avoid_whole_bounds(numbers: Numbers) -> Numbers:
-    """Move an excluded whole number a bit where the other bound has the same whole part.
+    """Move an excluded integer bound slightly if the other bound has the same integer part.
 
-    llguidance 1.9 lets the excluded number through there: 1 where numbers are above 1 and up to 1.5.
+    Otherwise llguidance 1.9 allows the excluded number: 1 for numbers above 1 and up to 1.5.
     """
     if numbers.low is None or numbers.high is None:
         return numbers
@@ -109,5 +109,5 @@ def _avoid_whole_bounds(numbers: Numbers) -> Numbers:
 def _plain(value: Fraction, path: str) -> int | float:
     found = plain_number(value)
     if found is None:
-        raise NotFollowed("", path, f"the number {float(value):g} has more digits than can be followed")
+        raise NotFollowed("", path, f"the number {float(value):g} has more digits than a double")
     return found

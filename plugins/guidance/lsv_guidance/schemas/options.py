@@ -1,4 +1,4 @@
-"""What one value may be, type by type, with numbers in place of the values within it."""
+"""The options of one value by type, with node numbers for the values inside it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lsv_guidance.schemas.strings import language_of_strings, write_strings
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """Values without others in them, as a schema."""
+    """Scalar values, as a schema."""
 
     schema: dict[str, Any]
 
@@ -32,14 +32,14 @@ class Array:
     low: int
     high: int | None
     unique: str
-    """The path of the schema by which all items differ; empty for none."""
+    """The path of the schema that requires unique items; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Object:
     properties: tuple[tuple[str, int], ...]
     others: tuple[tuple[str | None, int], ...]
-    """Properties that are not listed, by a pattern of their names; None for any name."""
+    """Unlisted properties by a pattern of their names; None for any name."""
     required: frozenset[str]
     low: int
     high: int | None
@@ -47,11 +47,11 @@ class Object:
 
 Option = Scalar | Array | Object
 Number = Callable[[Conjunction], int]
-"""Gives the value that satisfies some terms a number."""
+"""Returns the node number of a value that satisfies some terms."""
 
 
 class OptionMaker:
-    """``number`` numbers the values within, ``expand_all`` expands the terms of property names."""
+    """``number`` numbers the inner values, ``expand_all`` expands the terms of property names."""
 
     def __init__(self, number: Number, expand_all: Callable[[Conjunction], list[Branch]]) -> None:
         self._number, self._expand_all = number, expand_all
@@ -113,17 +113,17 @@ class OptionMaker:
                 return None
             if any(FORMATS[name] is None for name in one.strings.formats):
                 raise NotFollowed(
-                    "propertyNames", path, f"the format {one.strings.formats[0]} is not followed in names"
+                    "propertyNames", path, f"the format {one.strings.formats[0]} is not supported for names"
                 )
             try:
                 found = found | language_of_strings(one.strings)
             except TooComplex as cause:
-                raise NotFollowed("propertyNames", path, f"the names are not followed: {cause}") from None
+                raise NotFollowed("propertyNames", path, f"the names are too complex: {cause}") from None
         return found
 
 
 def _is_bound(branch: Branch, name: str) -> bool:
-    """Whether a branch says more of a type than that it is allowed."""
+    """Whether a branch restricts a type further."""
     if name == "number":
         return branch.numbers != NUMBERS
     if name == "string":

@@ -1,4 +1,4 @@
-"""Why a schema is refused."""
+"""Errors for schemas that are refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lsv_guidance.schemas.json_text import shorten
 
 
 class NotFollowed(ValueError):
-    """A keyword that can't be followed, the path of its schema, and the way around."""
+    """A keyword is not supported. The message has the keyword, the path of its schema, and what to do instead."""
 
     def __init__(self, keyword: str, path: str, why: str) -> None:
         super().__init__(f"{keyword} at {path}: {why}" if keyword else f"{path}: {why}")

@@ -1,4 +1,4 @@
-"""Texts within bounds: whether there are any, and their schema for llguidance."""
+"""Bounds of texts: whether any text is within them, and their schema for llguidance."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lsv_guidance.schemas.merged import language_of
 from lsv_guidance.schemas.refusal import NotFollowed
 
 _LONGEST_NAME = 256
-"""Lengths up to which an automaton counts characters."""
+"""Limit on lengths that an automaton counts."""
 
 
 def write_strings(strings: Strings, path: str) -> dict[str, Any] | None:
-    """A schema; None where it is plain that no text is within the bounds. Raises ``NotFollowed``."""
+    """The schema; None if provably no text is within the bounds. Raises ``NotFollowed``."""
     if not has_string(strings):
         return None
     facets = [{"format": name} for name in strings.formats if FORMATS[name] is None]
@@ -41,7 +41,7 @@ def _join(facets: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _patterns(strings: Strings) -> list[str]:
-    """The patterns that are found, those of formats among them."""
+    """The patterns that must match, including patterns of formats."""
     formats = [f"^(?:{FORMATS[name]})$" for name in strings.formats if FORMATS[name] is not None]
     return [*formats, *(text for text, found in strings.patterns if found and text not in ("", "^", "$", ".*"))]
 
@@ -54,7 +54,7 @@ def _write(text: str, path: str) -> str:
 
 
 def _left_over(strings: Strings, path: str) -> str | None:
-    """A pattern of all texts but those that are excluded; None where none is."""
+    """A pattern of all texts except the excluded ones; None if none is excluded."""
     unwanted = [text for text, found in strings.patterns if not found]
     if not unwanted and not strings.excluded:
         return None
@@ -66,11 +66,11 @@ def _left_over(strings: Strings, path: str) -> str | None:
             language = language - Language.of_texts(strings.excluded)
         return write_language(language)
     except TooComplex as cause:
-        raise NotFollowed("not", path, f"what remains of the texts is not followed: {cause}") from None
+        raise NotFollowed("not", path, f"the remaining texts are too complex: {cause}") from None
 
 
 def has_string(strings: Strings) -> bool:
-    """Whether there may be a text; where that costs too much to find out, there may."""
+    """Whether any text is possible; True if that is too expensive to find out."""
     if strings.high is not None and strings.low > strings.high:
         return False
     if strings.values is not None:
@@ -85,7 +85,7 @@ def has_string(strings: Strings) -> bool:
 
 
 def _has(strings: Strings, text: str) -> bool:
-    """Whether the bounds take a text, apart from ``values`` and llguidance's own formats."""
+    """Whether the bounds allow a text, apart from ``values`` and llguidance's own formats."""
     return (
         strings.low <= len(text)
         and (strings.high is None or len(text) <= strings.high)
@@ -96,13 +96,13 @@ def _has(strings: Strings, text: str) -> bool:
 
 
 def language_of_strings(strings: Strings) -> Language:
-    """All texts within the bounds, apart from what llguidance's own formats ask. Raises ``TooComplex``."""
+    """All texts within the bounds, ignoring llguidance's own formats. Raises ``TooComplex``."""
     if strings.values is not None:
         return Language.of_texts(text for text in strings.values if _has(strings, text))
     found = _language_without_lengths(strings)
     if strings.low or strings.high is not None:
         if max(strings.low, strings.high or 0) > _LONGEST_NAME:
-            raise TooComplex(f"lengths of names are followed up to {_LONGEST_NAME}")
+            raise TooComplex(f"lengths of names are only supported up to {_LONGEST_NAME}")
         high = "" if strings.high is None else strings.high
         found = found & language_of(f"^(?s:.{{{strings.low},{high}}})$")
     return found

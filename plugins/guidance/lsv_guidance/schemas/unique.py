@@ -1,4 +1,4 @@
-"""Arrays whose items all differ, where only a few constants can be items: all these arrays, one by one."""
+"""Enumerates the arrays with unique items if only a few constants can be items."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from lsv_guidance.schemas.options import Array, Scalar
 from lsv_guidance.schemas.refusal import NotFollowed
 
 _MOST = 2000
-"""Arrays that are tried."""
+"""Limit on enumerated arrays."""
 _FEW: dict[str, list[Any]] = {"boolean": [True, False], "null": [None]}
 
 
 def different_items(graph: Graph, option: Array, high: int | None) -> list[list[Any]]:
-    """Raises ``NotFollowed`` where items can be anything else, or there are too many arrays."""
+    """Raises ``NotFollowed`` if items can be anything else, or there are too many arrays."""
     refused = NotFollowed(
         "uniqueItems",
         option.unique,
-        "followed where the items are a few constants: leave it out and check the answer",
+        "only supported if the items are a few constants: leave it out and check the answer",
     )
     prefix = [_constants(graph, node) for node in option.prefix[:high]]
     rest = _constants(graph, option.rest) if high is None or high > len(prefix) else []
@@ -49,7 +49,7 @@ def _has(values: list[Any], value: Any) -> bool:
 
 
 def _constants(graph: Graph, node: int) -> list[Any] | None:
-    """All values of a node where these are scalar constants."""
+    """All values of a node, if they are scalar constants."""
     found: list[Any] = []
     for option in graph.options[node]:
         if not isinstance(option, Scalar):

@@ -15,7 +15,7 @@ from lsv_guidance.schemas.refusal import malformed
 
 
 def branches_of_values(place: Place, values: Iterable[Any]) -> list[Branch]:
-    """The branches for one of these values: one for all texts, one for all numbers, and so on."""
+    """The branches of these values: one branch for all texts, one for all numbers, and so on."""
     groups: dict[str, list[Any]] = {}
     for value in values:
         groups.setdefault(type_of(value), []).append(value)
@@ -49,7 +49,7 @@ def constant(place: Place, value: Any, *, positive: bool = True) -> Term:
 
 
 def _key(value: Any) -> str:
-    """A text that equal values share."""
+    """A key that is the same for equal values."""
     if is_number(value):
         return str(fraction(value))
     if isinstance(value, list):
@@ -82,14 +82,14 @@ def read_count(place: Place, keyword: str, default: int | None) -> int | None:
 def read_texts(place: Place, keyword: str) -> list[str]:
     value = place.schema.get(keyword, [])
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise malformed(keyword, place.path, "a list of texts", value)
+        raise malformed(keyword, place.path, "a list of strings", value)
     return value
 
 
 def read_list(place: Place, keyword: str, *, empty: bool = False) -> list[Any]:
     value = place.schema[keyword]
     if not isinstance(value, list) or not (value or empty):
-        raise malformed(keyword, place.path, "a list" if empty else "a list with members", value)
+        raise malformed(keyword, place.path, "a list" if empty else "a non-empty list", value)
     return value
 
 

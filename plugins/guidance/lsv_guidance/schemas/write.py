@@ -18,22 +18,22 @@ from lsv_guidance.schemas.refusal import NotFollowed
 from lsv_guidance.schemas.unique import different_items
 
 _INLINE = 12
-"""How deep schemas nest before a part becomes a definition: JSON readers bound how deep they go."""
+"""Nesting depth at which a part becomes a definition, because JSON readers limit nesting."""
 _MOST_SELECTIONS = 64
-"""Selections of optional properties that are written out where their count is bounded."""
+"""Limit on enumerated selections of optional properties, if their count is bounded."""
 _CHOSEN = 5
-"""Optional properties that there may be where there would be more selections: the first ones."""
+"""If there are more selections, only this many optional properties may appear, the first ones."""
 
 
 def rewrite(schema: Any) -> dict[str, Any]:
-    """A schema that allows no value that ``schema`` does not. Raises ``NotFollowed``."""
+    """A schema that allows no value that ``schema`` forbids. Raises ``NotFollowed``."""
     document = Document(schema)
     expander = Expander(document)
     graph = Graph(expander, expander.at(Term(document.root), document.root))
     if 0 not in graph.alive:
         for keyword, path in expander.negation.left_out[:1]:
-            raise NotFollowed(keyword, path, "it can't be followed where it must not hold, as under not")
-        raise NotFollowed("", graph.path(graph.first_dead()), "no value satisfies this schema, or none that ends")
+            raise NotFollowed(keyword, path, "it can't be negated, as under not")
+        raise NotFollowed("", graph.path(graph.first_dead()), "no value of finite size satisfies this schema")
     return _Writer(graph).write()
 
 
@@ -41,7 +41,7 @@ class _Writer:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._uses = Counter[int | Object]({0: 1})
-        """How often a node comes, and an option of objects, which several nodes may share."""
+        """How often each node occurs, and each option of objects, which several nodes may share."""
         self._count_uses()
         self._definitions: dict[str, Any] = {}
         self._waiting: list[int | Object] = []
@@ -143,7 +143,7 @@ class _Writer:
             yield self._fields(option, dict(listed), others, depth)
             return
         if not others and low < 2 and high in (None, 1) and len(optional) <= _MOST_SELECTIONS:
-            yield self._fields(option, dict(listed), others, depth, counted=True)  # llguidance counts to one itself
+            yield self._fields(option, dict(listed), others, depth, counted=True)  # llguidance handles 1 itself
             return
         for needed, free in _selections(optional, low, high, others=bool(others)):
             kept = {name: node for name, node in listed if name in {*option.required, *needed, *free}}
@@ -192,9 +192,9 @@ def _any_of(schemas: list[dict[str, Any]]) -> dict[str, Any]:
 def _selections(
     optional: list[str], low: int, high: int | None, *, others: bool
 ) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Which of the optional properties there are and which may be, so that ``low`` to ``high`` are there.
+    """Selections of optional properties, present or possible, with ``low`` to ``high`` present.
 
-    Other properties can make up the count where none of these is free to come or not.
+    Other properties can only count if none of the optional ones is free.
     """
     names = tuple(optional)
     if low == 1 and high is None:

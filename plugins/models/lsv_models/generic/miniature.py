@@ -64,7 +64,7 @@ _FIRST = (
     "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index", "prefix_dense_layers", "max_window_layers",
 )  # fmt: skip
 _SECTIONS = ("n_input_layers", "n_recurrent_layers", "n_output_layers")
-"""How many layers run once before others run several times, how many of these there are, and how many come after."""
+"""The numbers of layers before, in and after the section whose layers run several times."""
 _REACH = 8
 _ORIGINAL = 16
 """Shorter than the inputs of the proof."""
@@ -133,7 +133,7 @@ def _shrink_number(key: str, value: int, config: Mapping[str, Any], few: int) ->
 
 
 def _shrink_section(key: str, value: int, config: Mapping[str, Any], few: int) -> int:
-    """How many of ``few`` layers a section keeps: the repeated one takes all that the two others leave."""
+    """How many of ``few`` layers a section keeps. The repeated section gets all that the other two leave."""
     before, repeated, after = _SECTIONS
     if key != repeated:
         return min(value, 2)

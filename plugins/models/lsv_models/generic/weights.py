@@ -82,7 +82,7 @@ def tied_modules(lm: PreTrainedModel) -> tuple[nn.Embedding, nn.Linear] | None:
 
 
 def untie_head(w: Weights, lm: PreTrainedModel) -> None:
-    """Give a head that config.json ties a weight of its own, where the checkpoint has one. Do it before ``Layout``."""
+    """Untie a head that config.json ties, if the checkpoint has its weight. Call it before ``Layout``."""
     tied = tied_modules(lm)
     if tied is not None and f"{_path(lm, tied[1])}.weight" in w.declaration.untied:
         tied[1].weight = nn.Parameter(torch.empty_like(tied[1].weight), requires_grad=False)
@@ -93,7 +93,7 @@ def _path(lm: PreTrainedModel, module: nn.Module) -> str:
 
 
 def _tie_head(w: Weights, lm: PreTrainedModel, layout: Layout) -> None:
-    """Make an embedding and a head that share their weight lsv's, so that a kernel or a weight format serves these."""
+    """Replace an embedding and a head that share their weight by lsv's, so that kernels and weight formats apply."""
     tied = tied_modules(lm)
     if tied is None:
         return

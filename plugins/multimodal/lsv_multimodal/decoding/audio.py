@@ -43,7 +43,7 @@ def decode_track(data: bytes, rate: int, limits: Limits) -> Audio | None:
 
 
 def measure_audio(data: bytes, rate: int, limits: Limits) -> int:
-    """Bytes that decoding the first audio stream makes, by its header; 0 where that says nothing, or there is none.
+    """Decoded size of the first audio stream in bytes, by its header; 0 if unknown, or without a stream.
 
     Raises ``BadRequest``.
     """
@@ -56,7 +56,7 @@ def measure_audio(data: bytes, rate: int, limits: Limits) -> int:
 
 
 def _seconds_of(stream: av.AudioStream) -> float:
-    """How long a stream lasts by its header; 0 where that does not say."""
+    """Duration of a stream by its header; 0 if unknown."""
     if stream.duration is None or stream.time_base is None:
         return 0.0
     return float(stream.duration * stream.time_base)
@@ -109,9 +109,9 @@ def _gather(frames: Iterator[av.AudioFrame], rate: int, limits: Limits) -> Sampl
 
 
 def _check_finite(samples: Samples) -> None:
-    """Formats of floating point can hold anything."""
+    """Raises ``BadRequest`` for NaN and infinity, which floating-point formats can contain."""
     if not np.isfinite(samples).all():
-        raise BadRequest("audio must hold finite numbers, and some of its samples are NaN or infinity")
+        raise BadRequest("the audio has samples that are NaN or infinity; send finite samples")
 
 
 def _check_seconds(seconds: float, limits: Limits) -> None:

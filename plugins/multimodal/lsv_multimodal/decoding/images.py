@@ -50,7 +50,7 @@ def decode_image(data: bytes, limits: Limits, resized: Resized | None = None) ->
 
 
 def measure_image(data: bytes, limits: Limits, resized: Resized | None = None) -> int:
-    """Bytes that ``decode_image`` makes of an image, by its header. Raises ``BadRequest``."""
+    """Decoded size of an image in bytes, by its header. Raises ``BadRequest``."""
     width, height = _open(data, limits).size
     factor = _reduction(width, height, resized)
     return -(-width // factor) * -(-height // factor) * 3
@@ -92,9 +92,9 @@ _TURNS: Mapping[int, Callable[[Pixels], Pixels]] = {
 
 
 def _open(data: bytes, limits: Limits) -> PilImage.Image:
-    """An image of which the header alone is read. Raises ``BadRequest``, also for one of too many pixels."""
+    """Open an image, reading only its header. Raises ``BadRequest``, also for too many pixels."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PilImage.DecompressionBombWarning)  # the limits say how large is too large
+        warnings.simplefilter("ignore", PilImage.DecompressionBombWarning)  # our own limits apply instead
         image = _read_header(data, limits)
     check_size(*image.size, limits)
     return image
@@ -104,7 +104,7 @@ def _read_header(data: bytes, limits: Limits) -> PilImage.Image:
     try:
         return PilImage.open(io.BytesIO(data), formats=_FORMATS)
     except UnidentifiedImageError:
-        raise BadRequest("this is not an image in a known format: PNG, JPEG, WebP, GIF and BMP are taken") from None
+        raise BadRequest("this is not an image in a supported format: send PNG, JPEG, WebP, GIF or BMP") from None
     except PilImage.DecompressionBombError:
         raise BadRequest(f"the image is over the limit of {limits.pixels:,} pixels (--max-image-pixels)") from None
     except MemoryError:

@@ -29,12 +29,12 @@ def decode_video(data: bytes, options: Mapping[str, Any], limits: Limits) -> Vid
 
 
 def measure_video(data: bytes, options: Mapping[str, Any], limits: Limits) -> int:
-    """Bytes of the frames that ``decode_video`` takes, by the headers of the video. Raises ``BadRequest``."""
+    """Decoded size of the frames that ``decode_video`` samples, by the video's headers. Raises ``BadRequest``."""
     return _choose(data, options, limits)[2]
 
 
 def _choose(data: bytes, options: Mapping[str, Any], limits: Limits) -> tuple[list[float], list[int], int]:
-    """The times of all frames, which of them are taken, and the bytes of these. Raises ``BadRequest``."""
+    """The times of all frames, the sampled ones, and their decoded bytes. Raises ``BadRequest``."""
     with opened(data, "video") as container:
         times = _frame_times(container, limits)
         wanted = choose_frames(times, options, limits)

@@ -29,7 +29,7 @@ class Prepare(msgspec.Struct, frozen=True, tag=True):
 
 
 class Measure(msgspec.Struct, frozen=True, tag=True):
-    """Find out from an item's headers how many bytes it will have once it is decoded."""
+    """Determine the decoded size of an item from its headers."""
 
     modality: Modality
     item: Encoded
@@ -37,7 +37,7 @@ class Measure(msgspec.Struct, frozen=True, tag=True):
 
 
 class Measured(msgspec.Struct, frozen=True, tag=True):
-    """Bytes that an item will have, as far as its headers say."""
+    """Decoded size of an item in bytes, as far as its headers say."""
 
     size: int
 

@@ -54,7 +54,7 @@ class WorkerPool:
         return reply
 
     async def measure(self, command: Measure, owner: Owner = NOBODY) -> int:
-        """Bytes that an item will have once it is decoded. Raises ``BadRequest`` as ``prepare`` does."""
+        """Decoded size of an item in bytes. Raises ``BadRequest`` as ``prepare``."""
         reply = await self._ask(command, owner)
         assert isinstance(reply, Measured), "an item is measured or refused"
         return reply.size

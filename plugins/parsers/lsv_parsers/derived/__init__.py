@@ -1,1 +1,1 @@
-"""Parsers and grammars that are derived from what a chat template writes, for families that no plugin names."""
+"""Parsers and grammars derived from a chat template, for families that no plugin knows."""

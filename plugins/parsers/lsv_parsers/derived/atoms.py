@@ -1,4 +1,4 @@
-"""Texts compared mark by mark: ``<tool_call>`` is one thing, and never half of one."""
+"""Compares texts atom by atom: a mark such as ``<tool_call>`` is never split."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def split_atoms(text: str) -> list[str]:
 
 
 def common_prefix(one: str, other: str) -> tuple[str, str, str]:
-    """What both texts begin with, and what is left of each. Numbers that differ become ``INDEX``."""
+    """The common beginning of two texts, and the rest of each. Numbers that differ become ``INDEX``."""
     same, one_left, other_left = _common(split_atoms(one), split_atoms(other))
     return "".join(same), "".join(one_left), "".join(other_left)
 
 
 def common_suffix(one: str, other: str) -> tuple[str, str, str]:
-    """What both texts end with, and what stands before it in each. Numbers that differ become ``INDEX``."""
+    """The common end of two texts, and what precedes it in each. Numbers that differ become ``INDEX``."""
     same, one_left, other_left = _common(split_atoms(one)[::-1], split_atoms(other)[::-1])
     return "".join(reversed(same)), "".join(reversed(one_left)), "".join(reversed(other_left))
 
 
 def first_mark(text: str) -> tuple[str, str]:
-    """The first mark of a text, and the rest; the whole text where it has only one."""
+    """The first mark of a text, and the rest; the whole text if it does not begin with a mark."""
     atoms = split_atoms(text)
     return (atoms[0], "".join(atoms[1:])) if atoms and atoms[0][0] == "<" else (text, "")
 
@@ -47,17 +47,17 @@ def unlist(mark: str) -> str:
 
 
 def has_hole(text: str) -> bool:
-    """Whether an id or a number stands in a text."""
+    """Whether a text contains an id or a number."""
     return ID in text or INDEX in text
 
 
 def literal_start(text: str) -> str:
-    """A text up to the first id or number in it."""
+    """A text up to its first id or number."""
     return text.partition(ID)[0].partition(INDEX)[0]
 
 
 def literal_end(text: str) -> str:
-    """A text from the last id or number in it."""
+    """A text after its last id or number."""
     return text.rpartition(ID)[2].rpartition(INDEX)[2]
 
 

@@ -1,4 +1,4 @@
-"""The shape of a family's calls, of what its chat template writes for calls that are known."""
+"""Derives the shape of a family's calls from how its chat template writes known calls."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class _Around(NamedTuple):
     before: str
     after: str
     middle: str | None
-    """What stands between two calls; None where the template writes only one."""
+    """The text between two calls; None if the template writes only one."""
 
 
 def derive_calls(write: Write) -> CallShape | None:
-    """How the template writes calls; None where it writes none, or in a way that is not understood."""
+    """How the template writes calls; None if it writes none, or if their form is not understood."""
     written = write_probes(write)
     if "one" not in written:
         return None
@@ -34,7 +34,7 @@ def derive_calls(write: Write) -> CallShape | None:
     around = _cut_turn(_look_around(answer, found, two), text)
     shape = _derive_values(answer, found, around) if found.values else _derive_json(answer, found, around)
     if shape is None or FIRST[0] in f"{shape.open}{shape.begin}{shape.head_end}{shape.end}":
-        return None  # the name stands in more than one place
+        return None  # the name appears more than once
     return shape if two is None else _number_heads(shape, two)
 
 
@@ -45,7 +45,7 @@ def _look_around(answer: str, found: Located, two: str | None) -> _Around:
 
 
 def _number_heads(shape: CallShape, two: str) -> CallShape:
-    """The shape with ``INDEX`` for a number after the name that is another one in the second call."""
+    """The shape with ``INDEX`` for a number after the name, if the second call has another number there."""
     found = locate(two, SECOND)
     if found is None or not shape.name_first:
         return shape
@@ -57,7 +57,7 @@ def _number_heads(shape: CallShape, two: str) -> CallShape:
 
 
 def _bounds(found: Located) -> Span:
-    """From the name to the end of the arguments, or the other way round."""
+    """From the name to the end of the arguments, or vice versa."""
     return Span(min(found.name.start, found.arguments.start), max(found.name.end, found.arguments.end))
 
 
@@ -70,7 +70,7 @@ def _between(two: str) -> str | None:
 
 
 def _cut_turn(around: _Around, text: str | None) -> _Around:
-    """Without what an answer that is only a text begins and ends with, too."""
+    """Remove the beginning and the end that plain answers have, too."""
     before, middle, after = around.before, around.middle, around.after
     if text is not None and TEXT in text:
         lead, _, tail = text.partition(TEXT)
@@ -91,7 +91,7 @@ def _derive_json(answer: str, found: Located, around: _Around) -> CallShape | No
 
 
 def _derive_keys(answer: str, found: Located, call: Call) -> ObjectKeys | None:
-    """The keys of the outermost JSON object that holds this call and nothing else; None where there is none."""
+    """The keys of the outermost JSON object with only this call; None if there is none."""
     name, bounds = call[0], _bounds(found)
     for span, value in objects_from(answer, 0, bounds.start):
         keys = _read_keys(value, name, call[1]) if span.end >= bounds.end else None
@@ -122,7 +122,7 @@ def _is_json(text: str, given: dict[str, Any]) -> bool:
 
 
 def _derive_values(answer: str, found: Located, around: _Around) -> CallShape | None:
-    """The shape of arguments that are written one by one: a text, a number, a text."""
+    """The shape of arguments that are written one by one, from a text, a number and a text."""
     (key_a, value_a), (key_b, value_b), (key_c, value_c) = found.values
     opened, text_begin = answer[found.name.end : key_a.start], answer[key_a.end : value_a.start]
     after_text, value_begin = answer[value_a.end : key_b.start], answer[key_b.end : value_b.start]
@@ -158,7 +158,7 @@ def _frame(
     keys: ObjectKeys | None = None,
     name_first: bool = True,
 ) -> CallShape:
-    """The shape, of which the text between two calls says what belongs to each and what to all."""
+    """The shape. The text between two calls shows which marks belong to each call and which to all."""
     if around.middle is None:
         return CallShape(
             "", around.before, head_end, arguments, around.after, "", "", keys, name_first=name_first, repeats=False

@@ -18,17 +18,17 @@ _KEY = "/[A-Za-z_][A-Za-z0-9_]{0,63}/"
 _ANYTHING = r"/(.|\n)*/"
 _NOTES = frozenset({"$schema", "$id", "$comment", "title", "description", "examples", "default", "deprecated"})
 _OBJECT = frozenset({"type", "properties", "required", "additionalProperties", "$defs", "definitions"})
-"""Keywords of a schema whose properties can be written one by one."""
+"""Allowed keywords of a schema whose properties are written one by one."""
 _TEXT = frozenset({"type", "enum", "const", "anyOf", "$ref", "nullable"})
-"""Keywords of a text that is written without quotes."""
+"""Allowed keywords of a schema for a text without quotes."""
 _MAX_DEPTH = 32
-"""References and choices inside of one another."""
+"""Limit on nested references and choices."""
 _WORDS = {"boolean": '("True" | "False")', "null": '"None"'}
-"""What Python writes otherwise than JSON."""
+"""Values that Python writes differently from JSON."""
 
 
 class _NotWritable(Exception):
-    """A schema that no rule of this form can keep to."""
+    """The rules of this form can't enforce the schema."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ShapeGrammar:
 
     @property
     def _chained(self) -> bool:
-        """Whether more stands between two calls than white space and the mark that each begins with."""
+        """Whether two calls are separated by more than white space and the mark of the next call."""
         shape = self.shape
         return bool(shape.open or shape.close or not self.open or shape.between.strip())
 
@@ -80,7 +80,7 @@ class _Writer:
         self._spelling = spelling
 
     def literal(self, text: str) -> str:
-        """A text, in which ids and numbers are open."""
+        """A text in which ids and numbers are variable."""
         pieces: list[str] = []
         for part in _HOLES.split(text):
             pieces.extend([_OPEN[part]] if part in _OPEN else self._spelling.text(part))
@@ -99,7 +99,7 @@ class _Writer:
         self.lines.append(f"{name}: {' '.join(filter(None, parts))}")
 
     def _members(self, rule: str, form: WrittenArguments, schema: Mapping[str, Any]) -> str:
-        """What stands for all arguments: a rule for each, of which those that nothing requires may be left out."""
+        """The rule of all arguments: a rule for each, which may be missing unless required."""
         if schema.keys() - _OBJECT - _NOTES:
             raise _NotWritable
         properties = schema.get("properties")
@@ -115,7 +115,7 @@ class _Writer:
         return self._joined(rule, self.literal(form.between), names, optional)
 
     def _joined(self, rule: str, between: str, names: Sequence[str], optional: Sequence[bool]) -> str:
-        """Members with something between them: what may come before any has been written, and after."""
+        """Members with a separator: rules for members before and after the first one has been written."""
         first, later = "", ""
         for at in reversed(range(len(names))):
             follow = f"{rule}_later{at + 1}" if at + 1 < len(names) else ""
@@ -153,19 +153,19 @@ class _Writer:
         return word if word and not part.keys() & {"enum", "const"} else self._spelling.json(part)
 
     def _text_value(self, rule: str, form: WrittenArguments, choices: Sequence[str] | None) -> str:
-        """A text without quotes, and what ends it."""
+        """A text without quotes, and its end."""
         end = self._spelling.text(form.quote + form.value_end)
         if choices is not None:
             return f"({' | '.join(map(self._spelling.plain, choices))}) {' '.join(end)}"
         special = next((at for at, piece in enumerate(end) if piece.startswith("<[")), None)
-        if special is not None:  # what stands before it is white space, which is no part of the text
+        if special is not None:  # only white space precedes it, which is not part of the text
             return " ".join((_ANYTHING, *end[special:]))
         self._rule(f"{rule}_text[lazy]", _ANYTHING, end[0])
         return " ".join((f"{rule}_text", *end[1:]))
 
 
 def _is_literal(form: WrittenArguments) -> bool:
-    """Whether texts are strings as JSON and Python write them."""
+    """Whether texts are quoted as in JSON or Python."""
     return form.quote in ("'", '"')
 
 
@@ -174,7 +174,7 @@ def _definitions(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _choices(part: Any, root: Mapping[str, Any], depth: int = 0) -> list[str] | None:
-    """The texts that a schema allows; None where it allows any. Raises ``_NotWritable`` for other bounds."""
+    """The texts that a schema allows; None if it allows any. Raises ``_NotWritable`` for other restrictions."""
     if not isinstance(part, Mapping) or depth > _MAX_DEPTH or part.keys() - _TEXT - _NOTES:
         raise _NotWritable
     bounds = [_choices(resolve(part["$ref"], root), root, depth + 1)] if "$ref" in part else []

@@ -31,7 +31,7 @@ _LIST = "[],;"
 
 
 def derive_parser(write: Write) -> ModelParser | None:
-    """The parser of the calls that a chat template writes, and what holds a model to their form."""
+    """The parser of the calls that a chat template writes, with the grammar of their form."""
     shape = derive_calls(write)
     format = None if shape is None else make_format(shape)
     if shape is None or format is None:
@@ -40,7 +40,7 @@ def derive_parser(write: Write) -> ModelParser | None:
 
 
 def make_format(shape: CallShape) -> ToolFormat | None:
-    """What reads calls of this shape; None where no form of call does."""
+    """The reader of calls of this shape; None if no known form of call fits."""
     if shape.keys is not None:
         return _around_calls(shape, _object_call(shape.keys), shape.keys.head, shape.keys.tail, bare="{[")
     if isinstance(shape.arguments, JsonArguments):
@@ -59,7 +59,7 @@ def _object_call(keys: ObjectKeys) -> CallForm:
 
 
 def _around_calls(shape: CallShape, call: CallForm, head: str, tail: str, *, bare: str) -> ToolFormat:
-    """The format of calls that ``head`` and ``tail`` are a part of, with or without a mark for each."""
+    """The format of calls that contain ``head`` and ``tail``, with or without a mark for each call."""
     own, group = unlist(before(shape.begin, head)), unlist(shape.open)
     begin = own or group
     end = shape.end[len(tail) :] if own else shape.close
@@ -130,7 +130,7 @@ def _name_ends(head_end: str, key_begin: str, close: str) -> tuple[str, ...]:
 
 
 def _key(arguments: WrittenArguments) -> tuple[str, str, KeyOf]:
-    """What ends a key, what begins a value after more marks, and how a key is read."""
+    """The end of a key, the beginning of a value after further marks, and the reader of keys."""
     if arguments.text_begin != arguments.value_begin:
         before, after = _shared_ends(arguments.text_begin, arguments.value_begin)
         return after, "", KeyOf(before, arguments.text_begin[len(before) : len(arguments.text_begin) - len(after)])
@@ -139,7 +139,7 @@ def _key(arguments: WrittenArguments) -> tuple[str, str, KeyOf]:
 
 
 def _shared_ends(one: str, other: str) -> tuple[str, str]:
-    """What two texts begin and end with alike, without overlap."""
+    """The common beginning and the common end of two texts, without overlap."""
     size = min(len(one), len(other))
     head = next((at for at in range(size) if one[at] != other[at]), size)
     tail = next((at for at in range(size - head) if one[-1 - at] != other[-1 - at]), size - head)
@@ -148,7 +148,7 @@ def _shared_ends(one: str, other: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class KeyOf:
-    """Reads a key before ``delimiter``, after which ``text_mark`` says that the value is a text."""
+    """Reads a key before ``delimiter``. A following ``text_mark`` means that the value is a text."""
 
     delimiter: str = ""
     text_mark: str = ""
@@ -162,7 +162,7 @@ class KeyOf:
 
 @dataclass(frozen=True)
 class HeadedName:
-    """Reads a name that stands after ``before`` and before ``after``, with an id or a number beyond them."""
+    """Reads a name between ``before`` and ``after``, with an id or a number outside them."""
 
     before: str
     after: str
@@ -173,7 +173,7 @@ class HeadedName:
 
 
 def _is_plain(mark: str) -> bool:
-    """Whether other text may hold this mark, too."""
+    """Whether other text may contain this mark, too."""
     return bool(mark) and mark[0] not in "<["
 
 

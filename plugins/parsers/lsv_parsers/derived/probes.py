@@ -1,4 +1,4 @@
-"""Calls with names and values that occur nowhere else, so that they are found in what a template writes."""
+"""Calls with unique names and values, which can be found in the output of a template."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ class Span(NamedTuple):
 
 
 class Located(NamedTuple):
-    """Where a call stands in an answer."""
+    """The position of a call in an answer."""
 
     name: Span
     values: tuple[tuple[Span, Span], ...]
-    """Keys and values, where arguments are written one by one; empty where they are a JSON object."""
+    """Keys and values if arguments are written one by one; empty if they are a JSON object."""
     arguments: Span
     """The JSON object or string, or all keys and values."""
     encoded: bool = False
 
 
 def write_probes(write: Write) -> dict[str, Written]:
-    """The answers that the template writes, by case, with ``ID`` in place of the calls' ids."""
+    """The answers that the template writes, by case, with ``ID`` instead of the calls' ids."""
     return {one.name: one._replace(answer=_hide_ids(one)) for one in write(CASES, SCHEMAS)}
 
 
 def locate(answer: str, call: Call, start: int = 0) -> Located | None:
-    """Where ``call`` stands, from ``start`` on; None where it is not found as a name with its arguments."""
+    """The position of ``call``, from ``start`` on; None if its name and arguments are not found."""
     name, given = call
     found = _find_object(answer, given, start)
     if found is not None:

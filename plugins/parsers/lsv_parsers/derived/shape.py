@@ -1,4 +1,4 @@
-"""How a family writes calls, in the texts that its chat template puts around names and values."""
+"""The shape of a family's calls: the texts around names and values in its chat template."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class JsonArguments:
     """``{"city": "Bern"}``."""
 
     encoded: bool = False
-    """Whether the object is written as the text of a JSON string."""
+    """Whether the object is encoded as a JSON string."""
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,14 @@ class WrittenArguments:
 
     key_begin: str
     value_begin: str
-    """Stands between a key and a value."""
+    """The text between a key and a value."""
     text_begin: str
-    """Stands between a key and a text: the same, or with a quote mark at its end, or with another attribute."""
+    """The text between a key and a text: the same, or with a quote at its end, or with another attribute."""
     value_end: str
     quote: str
-    """What stands around texts, if anything."""
+    """The quote around texts, if any."""
     between: str
-    """Stands between two arguments."""
+    """The text between two arguments."""
 
 
 @dataclass(frozen=True)
@@ -36,22 +36,24 @@ class ObjectKeys:
     """Calls that are JSON objects: ``{"function": {"name": …, "arguments": …}}``."""
 
     head: str
-    """How the object begins, which is the end of ``CallShape.begin``."""
+    """The beginning of the object, which is the end of ``CallShape.begin``."""
     tail: str
-    """How it ends, which is the beginning of ``CallShape.end``."""
+    """The end of the object, which is the beginning of ``CallShape.end``."""
     name: str = ""
-    """The key of the name; empty where the name is the key of the arguments."""
+    """The key of the name; empty if the name is the key of the arguments."""
     arguments: str = ""
     wrapper: str = ""
-    """The key of the object that holds both, where there is one."""
+    """The key of an inner object with both, if any."""
     others: tuple[str, ...] = ()
-    """Keys that stand beside them, as of ids."""
+    """Further keys, such as for ids."""
 
 
 @dataclass(frozen=True)
 class CallShape:
-    """Calls are ``open``, then one or more times ``begin``, the name, ``head_end``, arguments and ``end``, with
-    ``between`` in the midst, and then ``close``. Texts hold ``atoms.ID`` and ``atoms.INDEX`` where these stand.
+    """Calls are ``open``, one or more calls separated by ``between``, and ``close``.
+
+    A call is ``begin``, the name, ``head_end``, the arguments and ``end``. Texts have ``atoms.ID`` and ``atoms.INDEX``
+    for ids and numbers.
     """
 
     open: str
@@ -63,12 +65,12 @@ class CallShape:
     close: str
     keys: ObjectKeys | None = None
     name_first: bool = True
-    """Whether the name stands before the arguments."""
+    """Whether the name precedes the arguments."""
     repeats: bool = True
     """Whether the template writes more than one call in an answer."""
 
 
 def opening(shape: CallShape) -> str:
-    """The mark that calls begin with, without the white space around it; empty where there is none."""
+    """The mark that calls begin with, without surrounding white space; empty if there is none."""
     begin = shape.begin if shape.keys is None else before(shape.begin, shape.keys.head)
     return unlist(shape.open) or unlist(literal_start(begin))

@@ -1,4 +1,4 @@
-"""How a family thinks, of what its chat template writes for a thought that is known."""
+"""Derives how a family marks thoughts from how its chat template writes a known thought."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def derive_parser(write: Write) -> ModelParser | None:
 
 
 def derive_thoughts(write: Write) -> ThinkingFormat | None:
-    """The marks around thoughts; None where the template shows no thoughts, or none of the marks."""
+    """The marks around thoughts; None if the template shows no thoughts or no marks."""
     written = write_probes(write)
     if "thought" not in written:
         return None
@@ -42,7 +42,7 @@ def _opened_by(prompt: str) -> str:
 
 
 def _closing(mark: str, after: str) -> str:
-    """The mark with which a text ends that ``mark`` has begun, where one does: the same word is in it."""
+    """The mark that ends a text which ``mark`` began, recognised by the same word; if there is one."""
     words = {atom for atom in split_atoms(mark.strip().strip("<>|")) if atom.isalnum()}
     first = next(iter(split_atoms(after.lstrip())[:1]), "")
     return first if words and first.startswith("<") and words & set(split_atoms(first.strip("<>|/"))) else ""

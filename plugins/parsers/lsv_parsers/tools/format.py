@@ -30,8 +30,9 @@ class ToolFormat:
     single: bool = False
     """Whether each call has a mark of its own."""
     own: tuple[str, ...] = ()
-    """What the form ``call`` itself begins with, where models leave out the mark before it. It is a call only of a tool
-    that was offered."""
+    """The beginning of the form ``call``, if models may omit the mark before it.
+
+    Without the mark, only calls of offered tools count."""
 
     def __call__(self, form: AnswerForm) -> AnswerParser:
         return Reader(lambda source, parts: _Answer(self, form, source, parts).read())
@@ -87,7 +88,7 @@ class _Answer:
                 if found:
                     self._give_up(separators=True)
                 else:
-                    self._source.recorded()  # a mark that is written twice counts once
+                    self._source.recorded()  # a repeated mark counts once
                 return
             call = Call(self._source, self._parts, self._form.tools, known_only=known_only)
             if (found and self._format.single) or not (yield from self._format.call.read(call)):

@@ -32,7 +32,7 @@ def _mistral_name(head: str) -> Named:
 
 
 def _solar_name(head: str) -> Named:
-    """The id stands before the name."""
+    """The id precedes the name."""
     id, _, name = head.partition("<|tool_call:name|>")
     return name.strip(), id.strip() or None
 
@@ -119,7 +119,7 @@ xlam = ToolFormat(
 
 
 def _quoted_name(head: str) -> str:
-    """The name in a tag, whose quote its first attribute has opened."""
+    """The name in a tag, after the opening quote of its first attribute."""
     return head.partition('"')[0].strip()
 
 

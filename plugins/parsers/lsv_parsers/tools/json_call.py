@@ -20,9 +20,9 @@ class JsonCall:
     names: tuple[str, ...] = ("name", "function")
     arguments: tuple[str, ...] = ("arguments", "parameters")
     wrapper: str = ""
-    """The key of an object that holds both, where there is one."""
+    """The key of an inner object with both, if any."""
     spare: tuple[str, ...] = _SPARE
-    """Keys that may stand before the name, and say nothing."""
+    """Keys that may precede the name and are ignored."""
 
     def read(self, call: Call) -> Reading[bool]:
         return (yield from _Object(self, call).read())

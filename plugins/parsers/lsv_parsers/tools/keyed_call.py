@@ -1,4 +1,4 @@
-"""``call:f{a:1,b:<|"|>x<|"|>}``: keys without quotes, and texts between marks that are tokens of their own."""
+"""``call:f{a:1,b:<|"|>x<|"|>}``: keys without quotes, and texts between marks that are single tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORD_ENDS = marks_of(",", "}", "]")
 
 @dataclass(frozen=True)
 class KeyedCall:
-    """``quote`` stands on both sides of a text. A text without it ends where the value does."""
+    """``quote`` surrounds a text. A text without it ends where the value does."""
 
     begin: str
     quote: str
@@ -32,7 +32,7 @@ class KeyedCall:
 
 
 class _Value:
-    """A value on its way to JSON."""
+    """Converts a value to JSON."""
 
     def __init__(self, source: Source, show: Show, quote: str) -> None:
         self._source = source
@@ -41,7 +41,7 @@ class _Value:
         self._depth = 0
 
     def copy(self) -> Reading[bool]:
-        """Show the value that stands here as JSON; False where it ends before its end."""
+        """Show the next value as JSON; returns False if the answer ends inside it."""
         source = self._source
         yield from source.skip()
         if (yield from source.comes(self._quote)):
@@ -62,7 +62,7 @@ class _Value:
         return True
 
     def _group(self, opener: str) -> Reading[bool]:
-        """Show an object or a list, whose bracket has been read."""
+        """Show an object or a list, whose opening bracket has been read."""
         source, closer = self._source, "}" if opener == "{" else "]"
         if self._depth == MAX_DEPTH:
             return False
@@ -103,7 +103,7 @@ class _Value:
         return True
 
     def _word(self) -> Reading[bool]:
-        """Show a number or a word of JSON, or else a text without marks, which must be followed by something."""
+        """Show a number or a JSON word, or else a text without marks, which must not be at the end."""
         pieces: list[str] = []
         if not (yield from self._source.until(_WORD_ENDS, pieces.append, reads=False)):
             return False

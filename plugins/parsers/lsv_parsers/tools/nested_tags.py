@@ -1,4 +1,4 @@
-"""``<invoke name="f"><a>1</a><b><item>x</item></b></invoke>``: keys are tags, and tags inside of values are values."""
+"""``<invoke name="f"><a>1</a><b><item>x</item></b></invoke>``: keys are tags, and tags inside values are values."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from lsv_parsers.values import MAX_DEPTH
 
 MAX_NAME = 256
 _ITEM = "item"
-"""The tag of what a list has."""
+"""The tag of list items."""
 _NOTHING: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True)
 class NestedTags:
-    """Each tag follows ``mark``, which no value has. Values are shown whole: only their end says what they are."""
+    """Each tag follows ``mark``, which no value contains. Values are shown as a whole, because only their end shows
+    their type.
+    """
 
     mark: str
 
@@ -51,7 +53,7 @@ class NestedTags:
             comma = ", "
 
     def _open(self, source: Source) -> Reading[str | None]:
-        """The name of the tag that opens here, which is read; None for another thing."""
+        """Read an opening tag; returns its name, or None if there is no tag."""
         if not (yield from source.comes(f"{self.mark}<")):
             return None
         found = yield from source.head(marks_of(">"), MAX_NAME)
@@ -61,7 +63,7 @@ class NestedTags:
         return found[0]
 
     def _value(self, source: Source, key: str, kind: Kind, depth: int) -> Reading[str | None]:
-        """The value of ``key`` as JSON, read with its closing tag; None where it has no end."""
+        """Read the value of ``key`` and its closing tag; returns it as JSON, or None if it has no end."""
         close, pieces = f"{self.mark}</{key}>", list[str]()
         if not (yield from source.until(marks_of(self.mark), pieces.append, reads=False)):
             return None

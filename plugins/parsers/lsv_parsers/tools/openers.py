@@ -1,4 +1,4 @@
-"""Calls that stand where a model was still thinking: the marks they begin with, and whether a text holds one."""
+"""Calls inside unfinished thoughts: the marks that begin them, and a check whether a text is such a call."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _FORMATS = [one for one in vars(formats).values() if isinstance(one, ToolFormat)
 
 
 def _marks(format: ToolFormat) -> set[str]:
-    """The marks that no other text has: words and code fences stand in thoughts, too."""
+    """Marks that other text does not contain, unlike words and code fences."""
     marks = (*format.begins, *format.own, *format.silent)
     return {mark for mark in marks if mark[0] in "<[]" and mark not in format.doubtful}
 
 
 OPENERS = tuple(sorted(set().union(*map(_marks, _FORMATS))))
-"""Marks of calls of any format."""
+"""Marks of calls in any format."""
 
 
 def holds_call(text: str, form: AnswerForm) -> bool:

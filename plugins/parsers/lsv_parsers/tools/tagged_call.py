@@ -16,7 +16,7 @@ MAX_NAME = 256
 Key = tuple[str, Kind | None]
 _NOTHING: Mapping[str, Any] = {}
 _LITERALS = ("{", "[", "(", "True", "False", "None")
-"""What values begin with that may be written as Python writes them."""
+"""First characters of values that may be Python literals."""
 
 
 def _plain_key(text: str) -> Key:
@@ -25,10 +25,10 @@ def _plain_key(text: str) -> Key:
 
 @dataclass(frozen=True)
 class TaggedCall:
-    """The tags of a call. Values are text where the tool's schema says so, else JSON where they can be read as it.
+    """The tags of a call. Values are text if the tool's schema says so, else JSON if they are valid JSON.
 
-    Models leave out closing tags: a value also ends where the next key, the end of the call or one of ``outer`` stands,
-    and a call where the next one or one of ``outer`` does.
+    Models omit closing tags. So a value also ends at the next key, at the end of the call or at one of ``outer``, and a
+    call at the next call or at one of ``outer``.
     """
 
     name_ends: tuple[str, ...]
@@ -43,13 +43,13 @@ class TaggedCall:
     outer: tuple[str, ...] = ()
     """Marks after all calls."""
     name: Callable[[str], str] = str.strip
-    """The function's name, of what stands up to one of ``name_ends``."""
+    """The function's name, from the text up to one of ``name_ends``."""
     key: Callable[[str], Key] = _plain_key
-    """A key, and the kind of its value where the tag says it, of what stands up to ``key_end``."""
+    """A key, and the kind of its value if the tag says so, from the text up to ``key_end``."""
     types: tuple[str, str] | None = None
-    """Marks around a type that may stand between key and value."""
+    """Marks around an optional type between key and value."""
     verbatim: tuple[str, str] | None = None
-    """Marks that may stand around a text, in which other marks are text."""
+    """Optional marks around a text, inside which other marks are text."""
 
     def read(self, call: Call) -> Reading[bool]:
         source = call.source
@@ -112,7 +112,7 @@ class TaggedCall:
         return True
 
     def _show_value(self, call: Call, show: Show, verbatim: bool = False) -> Reading[bool]:
-        """Show a value up to its end, and read its closing tag; False where the answer ends before."""
+        """Show a value up to its end and read its closing tag; returns False if the answer ends before."""
         if verbatim and self.verbatim is not None:
             if not (yield from call.source.until(marks_of(self.verbatim[1]), show)):
                 return False
@@ -143,7 +143,7 @@ class _Lines:
 
 
 def as_json(text: str, kind: Kind) -> str:
-    """A value as JSON: what it says, if it is JSON or a literal of Python, and otherwise the text itself."""
+    """A value as JSON: its value if it is JSON or a Python literal, else the text itself."""
     shown = text.strip()
     if kind == "optional text":
         return "null" if shown in ("null", "None") else f'"{quoted(text)}"'

@@ -1,4 +1,4 @@
-"""How a value without quotes is read, by the JSON schema of a function's arguments."""
+"""Decides by the JSON schema of a function's arguments how to read a value without quotes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ Kind = Literal["text", "optional text", "any"]
 
 _EVERY = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
 _MAX_DEPTH = 32
-"""References and choices inside of one another."""
+"""Limit on nested references and choices."""
 _MAX_CHOICES = 64
 
 
 def kind_of(schema: Mapping[str, Any], key: str) -> Kind:
-    """How the value of the argument ``key`` is read: as a text, as a text or null, or as JSON where it is JSON."""
+    """How to read the value of ``key``: as a text, as a text or null, or as JSON if it is valid JSON."""
     properties = _find_properties(schema, schema, 0)
     types = _types(properties.get(key, True), schema, 0)
     if types == {"string"}:
@@ -35,7 +35,7 @@ def _find_properties(part: Any, root: Mapping[str, Any], depth: int) -> dict[str
 
 
 def _types(part: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
-    """The JSON types that a schema allows; all of them where it does not say."""
+    """The JSON types that a schema allows; all of them if it does not say."""
     if not isinstance(part, Mapping) or depth > _MAX_DEPTH:
         return _EVERY
     found = _named(part.get("type"))
@@ -83,7 +83,7 @@ def _list(part: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def resolve(reference: Any, root: Mapping[str, Any]) -> Any:
-    """What a reference inside of the document names; None for any other."""
+    """The target of a reference inside the document; None for any other."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return None
     place: Any = root

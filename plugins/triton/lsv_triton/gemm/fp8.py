@@ -27,7 +27,7 @@ class Fp8Experts(GroupedExperts):
 
 
 def why_not_rounded_experts(spec: OpSpec) -> str | None:
-    """None, or why experts can't be computed together from rows that are rounded."""
+    """None, or why experts can't be computed together from quantised rows."""
     return why_not_rounded(spec) or why_not_experts(spec)
 
 

@@ -36,7 +36,7 @@ def _gated(x, out, size, row_stride, alpha, limit, KIND: tl.constexpr, BLOCK: tl
     elif KIND == "quick_gelu":
         gate = gate / (1.0 + tl.exp(-1.702 * gate))
     elif KIND == "relu":
-        gate = tl.where(gate < 0.0, 0.0, gate)  # tl.maximum would make 0 of a NaN
+        gate = tl.where(gate < 0.0, 0.0, gate)  # tl.maximum would turn NaN into 0
     elif KIND == "relu2":
         gate = tl.where(gate < 0.0, 0.0, gate * gate)
     else:

@@ -75,7 +75,7 @@ class EmulatedXpuPlatform(XpuPlatform):
 
 
 def _emulated(options: Mapping[str, OptionValue]) -> tuple[Model, int]:
-    """The model that settings ask for, and the bytes of its memory."""
+    """The requested model of GPU, and its memory in bytes."""
     model = by_short_name(str(options.get("xpu.emulated_model") or MODEL))
     return model, int(float(options.get("xpu.emulated_memory") or MEMORY) * _GIB)
 

@@ -192,10 +192,10 @@ async def test_an_engine_that_is_lost_for_good_keeps_no_server_waiting(config: E
 @pytest.mark.parametrize(
     ("theirs", "problem"),
     [
-        ({"max_model_len": 128}, "here and there max_model_len is 256 and 128: start both with the same options"),
+        ({"max_model_len": 128}, "max_model_len is 256 here and 128 there: start both with the same options"),
         (
             {"topology": Topology(data=3, local=(1, 2))},
-            "here and there topology.data is 2 and 3: start both with the same options",
+            "topology.data is 2 here and 3 there: start both with the same options",
         ),
         (
             {"topology": Topology(data=2, local=(0, 1))},
@@ -287,7 +287,7 @@ async def test_another_version_is_named(bare: EngineConfig) -> None:
         told = await asyncio.to_thread(channel.receive, 10)
         channel.close()
     assert isinstance(told, Failed)
-    assert "lsv 0.0 there, lsv " in told.error.message
+    assert "lsv 0.0 there and " in told.error.message
 
 
 async def test_an_engine_that_has_never_served_is_given_up() -> None:

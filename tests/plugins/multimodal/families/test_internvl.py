@@ -281,7 +281,9 @@ def test_what_it_can_not_follow_is_refused(
 
 
 def test_a_head_of_its_own_is_read(checkpoint: Callable[..., Path], catalog: Any) -> None:
-    """transformers ties where the whole config.json says so, whatever that of the text says, but no two tensors."""
+    """transformers follows the tie of the whole config.json, not of its text section, and never ties two stored
+    tensors.
+    """
     config = engine_config(checkpoint("internvl"), "internvl", overrides={"tie_word_embeddings": True})
     assert not load(config, catalog).ties
     declared = declare(config, catalog)

@@ -54,7 +54,7 @@ class Qwen3VLReference(DeepReference, PairsReference):
 def test_experts_whose_order_one_shape_does_not_tell(
     hidden: int, inner: int, published: bool, checkpoint: Callable[..., Path], catalog: Any, tmp_path: Path
 ) -> None:
-    """transformers saves outputs first, published checkpoints have inputs first; a square tensor is either."""
+    """transformers saves outputs first, published checkpoints have inputs first; a square tensor is ambiguous."""
     folder = checkpoint("qwen3_vl_moe")
     config = json.loads((folder / "config.json").read_text())
     text = config["text_config"]

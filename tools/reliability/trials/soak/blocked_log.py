@@ -1,4 +1,4 @@
-"""A server whose log nothing reads: its pipe fills up, and nothing else may notice."""
+"""A server whose log is not read: the pipe fills up, and nothing else may be affected."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def try_blocked_log(out: Path) -> list[Figure]:
 
 
 def _count_silent(url: str) -> int:
-    """How many requests got no answer; after the first one the others are not tried."""
+    """How many requests got no answer. After the first failure the others are not tried."""
     with httpx2.Client(base_url=url, timeout=_SECONDS, trust_env=False) as http:
         for number in range(_REQUESTS):
             try:

@@ -1,4 +1,4 @@
-"""Visits that try to hurt other clients: large bodies that are left, costly grammars, adapters that are none."""
+"""Visits that try to harm other clients: abandoned large bodies, expensive grammars, and fake adapters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import httpx2
 from trials.soak.visits import Failed, Visit, Wrong
 
 AMBIGUOUS = 'start: e\ne: e e | e e e | e e e e | "a" | "b" | "ab" | "ba"\n'
-"""Each token may be read in more ways than the one before."""
+"""An ambiguous grammar: each token has more derivations than the previous one."""
 _PROMPTS, _LETTERS = 70, 1000
 """A body of over 64 KiB, which a server reads in several pieces."""
 
@@ -34,7 +34,7 @@ class HostileVisits:
         }
 
     async def _leave_large_body(self, http: httpx2.AsyncClient, rng: Random) -> None:
-        """Send all of a large body, then go. What the server still has of it is found after the load."""
+        """Send a large body, then leave. After the load, the soak checks what the server still holds of it."""
         prompts = [chr(97 + rng.randrange(26)) * _LETTERS for _ in range(_PROMPTS)]
         body = {"prompt": prompts, "max_tokens": 50, "ignore_eos": True, "stream": rng.random() < 0.5}
         writer = await _send(http, "/v1/completions", body)
@@ -44,7 +44,7 @@ class HostileVisits:
             await writer.wait_closed()
 
     async def _ask_ambiguous(self, http: httpx2.AsyncClient, rng: Random) -> None:
-        """Followed, or refused as too hard; how long others wait meanwhile is measured beside."""
+        """Either followed or refused as too hard. Another stream measures how long others wait."""
         body = {"prompt": "a", "max_tokens": rng.choice([20, 60]), "guided_grammar": AMBIGUOUS, "temperature": 1.0}
         reply = await http.post("/v1/completions", json=body)
         if reply.status_code >= 500:
@@ -54,7 +54,7 @@ class HostileVisits:
             raise Wrong(f"{text!r} does not follow the grammar")
 
     async def _load_hostile(self, http: httpx2.AsyncClient, rng: Random) -> None:
-        """Each is refused as a fault of its own, and within the time of any request."""
+        """Each is refused with its own error, within the usual time limit."""
         kind = rng.choice(sorted(self._adapters))
         name = f"{kind}-{rng.randrange(1 << 30)}"
         body = {"lora_name": name, "lora_path": str(self._adapters[kind])}
@@ -93,14 +93,14 @@ def _write(path: Path, text: str) -> None:
 
 
 def _make_sparse(path: Path) -> None:
-    """A terabyte that takes no room."""
+    """A sparse file of a terabyte."""
     _write_config(path)
     with (path / "adapter_model.safetensors").open("wb") as file:
         file.truncate(1 << 40)
 
 
 class GapWatch:
-    """The longest time between two tokens of a stream that runs beside everything else."""
+    """The longest time between two tokens of a stream that runs in parallel."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -128,7 +128,7 @@ class GapWatch:
 
 
 async def _send(http: httpx2.AsyncClient, path: str, body: dict[str, Any]) -> asyncio.StreamWriter:
-    """A whole request on a connection of its own, whose answer is not read."""
+    """A complete request on a separate connection, whose answer is not read."""
     data, url = json.dumps(body).encode(), http.base_url
     _, writer = await asyncio.open_connection(url.host, url.port)
     head = f"POST {path} HTTP/1.1\r\nHost: {url.host}:{url.port}\r\nContent-Type: application/json\r\n"

@@ -123,7 +123,7 @@ class Reception:
                 guest.end.close()
 
     async def _next_guest(self) -> Guest | None:
-        """As ``Door.wait``. A guest that comes while this is cancelled is sent away."""
+        """As ``Door.wait``. Closes a connection that arrives while this call is being cancelled."""
         waiting = asyncio.create_task(asyncio.to_thread(self._door.wait))
         try:
             return await asyncio.shield(waiting)

@@ -22,7 +22,7 @@ from lsv_models.sparse.experts import Experts, make_mlp
 
 _KINDS = {"linear_attention": "recurrent", "sliding_attention": "sliding", "full_attention": "full"}
 _PATTERN = ("recurrent", "sliding", "recurrent", "full", "sliding")
-"""The kinds of layers, again and again, where config.json lists none."""
+"""The repeating pattern of kinds of layers, if config.json lists none."""
 _DEFAULTS = {
     "num_experts": 128, "num_experts_per_tok": 4, "moe_intermediate_size": 512, "norm_topk_prob": True,
     "shared_expert_intermediate_size": 512, "head_dim": 128, "tie_word_embeddings": True, "intermediate_size": 512,
