@@ -17,8 +17,8 @@ from lsv.testing.ops import check_kernel
 from lsv.testing.tensors import TensorsSource, place
 from lsv.weights.codebook import Codebook, CodedLinear, to_nibbles
 from lsv.weights.fill import Filler
-from lsv.weights.place import Weights
-from lsv.weights.quantizer import Linear, LinearLayer
+from lsv.weights.place import Declaration, Shard, Weights
+from lsv.weights.quantizer import Linear, LinearLayer, Unquantised
 from lsv_cpu import native, plugin
 from lsv_cpu.linear import PanelLinear
 from lsv_quant.online import int4, int8, online_coded
@@ -85,6 +85,30 @@ def test_a_quantised_table_is_kept_once_and_has_the_rows_of_the_reference(make: 
         rows.append(model[0](ids, None))
     assert torch.equal(*rows)
     assert (rows[0] - table[ids]).abs().max() < 0.03
+
+
+class Unsummed:
+    """A rank's link to the others, of whose sums only its own part is there."""
+
+    ops = ()
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+@pytest.mark.parametrize("quantizer", [Unquantised(), int8.make({})], ids=["plain", "int8"])
+def test_ranks_look_up_rows_of_their_own_and_keep_them_once(quantizer: Any, device: Device) -> None:
+    table, ids, parts = torch.randn(VOCABULARY, SIZE), torch.tensor([0, 38, 39, 76]), []
+    for rank in (0, 1):
+        link: Any = Unsummed()
+        w = Weights(Declaration(torch.float32, torch.device("cpu"), quantizer, Shard(rank, 2), link))
+        model: Any = bound(w, list(OFFERS.values()))
+        Filler(model, w.declaration.slots).fill(TensorsSource({"e.weight": table}), w.device)
+        assert all(parameter.is_meta for parameter in model.parameters())
+        parts.append(model[0](ids, None))
+    assert not parts[0][2:].any()
+    assert not parts[1][:2].any()
+    assert (parts[0] + parts[1] - table[ids]).abs().max() <= (0.0 if quantizer.name == "none" else 0.03)
 
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
