@@ -31,7 +31,6 @@ from lsv_api.metrics.registry import Metrics
 from lsv_api.openapi import describe_api
 from lsv_api.options import ApiOptions
 from lsv_api.parsing import choose_parsing
-from lsv_api.records.responses import Index
 
 SILENCE = 3600
 """Seconds without a byte in either direction after which Sanic cuts a request; its own default is 60."""
@@ -112,7 +111,7 @@ def _add_route(app: Sanic[Any, Any], route: Route, path: str, options: ApiOption
         methods=["GET", "HEAD"] if route.method == "GET" else [route.method],
         name=f"{route.method}{path}".translate(_NAME_SAFE),
         # The handler reads the body itself: a request without the key is refused before that.
-        stream=route.method == "POST",
+        stream=route.method != "GET",
         error_format="json",
         ctx_open=route.open in options.open_routes,
         ctx_admin=route.admin,
@@ -180,7 +179,7 @@ async def answer_error(request: Request, error: BaseException) -> HTTPResponse:
 
 
 def _self_description(api: Api) -> tuple[Route, ...]:
-    """``/`` and ``/openapi.json``, which tell about all routes."""
+    """``/openapi.json``, which describes all routes, itself among them."""
     options = api.options
 
     @cache
@@ -194,18 +193,10 @@ def _self_description(api: Api) -> tuple[Route, ...]:
     async def show_openapi(exchange: Exchange) -> HTTPResponse:
         return HTTPResponse(document(), content_type="application/json")
 
-    async def show_index(exchange: Exchange) -> HTTPResponse:
-        paths = [f"{route.method} {route.path}" for route in api.routes]
-        names = list(api.service.names)
-        return json_response(Index(name="lsv", version=__version__, models=names, routes=paths))
-
     own = (
         Route(
             method="GET", path="/openapi.json", handler=show_openapi, summary="This description", response=dict,
             probe=True,
-        ),
-        Route(
-            method="GET", path="/", handler=show_index, summary="Name, models and routes", response=Index, probe=True
         ),
     )  # fmt: skip
     return own
