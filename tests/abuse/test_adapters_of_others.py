@@ -32,6 +32,11 @@ class Tenants:
         reply = await self.site.http.get("/v1/models", headers={"authorization": f"Bearer {key}"})
         return {card["id"]: card["root"] for card in reply.json()["data"]}
 
+    async def tags(self, key: str, path: str) -> set[str]:
+        """The names of models that a route of Ollama's lists."""
+        reply = await self.site.http.get(path, headers={"authorization": f"Bearer {key}"})
+        return {one["name"] for one in reply.json()["models"]}
+
     @property
     def used(self) -> str:
         """The last request to the engine."""
@@ -57,6 +62,10 @@ async def test_an_account_sees_and_uses_only_its_own_adapters(tenants: Tenants):
             await tenants.site.http.get(f"/v1/models/{name}", headers={"authorization": "Bearer b"})
         ).status_code == 404
     assert set(await tenants.models("b")) == {"fake"}
+    for path in ("/api/tags", "/api/ps"):
+        assert await tenants.tags("a", path) == {"fake:latest", "x:latest"}
+        assert await tenants.tags("b", path) == {"fake:latest"}
+    assert (await tenants.post("b", "/api/show", model="x")).status_code == 404
     assert (await tenants.ask("a", "x")).status_code == 200
 
 

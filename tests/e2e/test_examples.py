@@ -73,6 +73,28 @@ def test_clients(run, server) -> None:
     assert nearness[0] > nearness[1] > nearness[2]
 
 
+def test_ollamas_client(run, server) -> None:
+    pytest.importorskip("ollama", reason="needs Ollama's client: pip install ollama")
+    answer, counts, called, told = run("clients/ollama_chat", "--host", server.url)
+    assert "Madrid" in answer
+    assert " tokens in " in counts
+    assert called == "it calls get_weather({'city': 'Bern'})"
+    assert "sunny" in told
+
+
+def test_ollamas_client_for_node(server, tmp_path: Path) -> None:
+    modules = os.environ.get("LSV_TEST_NODE_MODULES")
+    if modules is None:
+        pytest.skip("needs Ollama's client for Node: npm install ollama, and LSV_TEST_NODE_MODULES=…/node_modules")
+    (tmp_path / "node_modules").symlink_to(modules)
+    script = tmp_path / "ollama_chat.mjs"
+    script.write_text((EXAMPLES / "clients" / "ollama_chat.mjs").read_text())
+    ran = subprocess.run(["node", str(script), server.url], capture_output=True, text=True, timeout=60, check=True)
+    answer, counts = ran.stdout.splitlines()
+    assert "Madrid" in answer
+    assert " tokens in " in counts
+
+
 @pytest.mark.slow
 @pytest.mark.row("F-894")
 def test_the_page_continues_a_text(server, monkeypatch: pytest.MonkeyPatch) -> None:

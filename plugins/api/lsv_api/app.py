@@ -31,7 +31,6 @@ from lsv_api.metrics.registry import Metrics
 from lsv_api.openapi import describe_api
 from lsv_api.options import ApiOptions
 from lsv_api.parsing import choose_parsing
-from lsv_api.records.responses import Index
 
 SILENCE = 3600
 """Seconds without a byte in either direction after which Sanic cuts a request; its own default is 60."""
@@ -64,7 +63,9 @@ def create_app(
     }
     quotas = Quotas(read_accounts(options.api_keys, options.accounts, options.admin_keys), shared and shared.buckets)
     declared = load_contracts(settings, service.find(None).config.plugins)
-    api = Api(service, options, Traffic(), metrics, int(time.time()), templates, quotas, settings, parsing)
+    routes = [route for one in declared for route in one.contract.routes]
+    paths = tuple(f"{route.method} {route.path}" for route in routes)
+    api = Api(service, options, Traffic(), metrics, int(time.time()), templates, quotas, settings, paths, parsing)
     app.ctx.api = api
     app.ctx.contracts = tuple(one.contract for one in declared)
     gate = Gate(api)
@@ -75,7 +76,7 @@ def create_app(
     for one in declared:
         for route in one.contract.routes:
             _serve(app, route, options, str(one))
-    for route in _self_description(api, [route for one in declared for route in one.contract.routes]):
+    for route in _self_description(api, routes):
         _serve(app, route, options)
     return app
 
@@ -112,7 +113,7 @@ def _add_route(app: Sanic[Any, Any], route: Route, path: str, options: ApiOption
         methods=["GET", "HEAD"] if route.method == "GET" else [route.method],
         name=f"{route.method}{path}".translate(_NAME_SAFE),
         # The handler reads the body itself: a request without the key is refused before that.
-        stream=route.method == "POST",
+        stream=route.method != "GET",
         error_format="json",
         ctx_open=route.open in options.open_routes,
         ctx_admin=route.admin,
@@ -180,7 +181,7 @@ async def answer_error(request: Request, error: BaseException) -> HTTPResponse:
 
 
 def _self_description(api: Api, routes: Sequence[Route]) -> tuple[Route, ...]:
-    """``/`` and ``/openapi.json``, which tell about all routes."""
+    """``/openapi.json``, which describes all routes, itself among them."""
     options = api.options
 
     @cache
@@ -194,18 +195,10 @@ def _self_description(api: Api, routes: Sequence[Route]) -> tuple[Route, ...]:
     async def show_openapi(exchange: Exchange) -> HTTPResponse:
         return HTTPResponse(document(), content_type="application/json")
 
-    async def show_index(exchange: Exchange) -> HTTPResponse:
-        paths = [f"{route.method} {route.path}" for route in routes]
-        names = list(api.service.names)
-        return json_response(Index(name="lsv", version=__version__, models=names, routes=paths))
-
     own = (
         Route(
             method="GET", path="/openapi.json", handler=show_openapi, summary="This description", response=dict,
             probe=True,
-        ),
-        Route(
-            method="GET", path="/", handler=show_index, summary="Name, models and routes", response=Index, probe=True
         ),
     )  # fmt: skip
     return own

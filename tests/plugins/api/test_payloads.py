@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
 
-from lsv.errors import BadRequest
+from lsv.errors import BadRequest, TooLarge
 from lsv.media.content_parts import InlinePart, Reference, read_part
 from lsv_api.http import payloads as payloads_module
 from lsv_api.http.bodies import decode_body
 from lsv_api.http.payloads import SHORTEST, extract_payloads
+from lsv_api.limits import Limits
 from lsv_api.records.requests import ChatRequest, TokenizeRequest
 
 LONG = "QUJD" * (SHORTEST // 4)
@@ -62,6 +63,34 @@ def test_what_looks_like_a_name_gets_no_payload(forged: str) -> None:
         assert read_part(second, "here") == Reference("image", "here", base64=LONG.encode())
         expected = forged if other["type"] == "text" else Reference("video", "here", url=forged)
         assert read_part(first, "here") == expected
+
+
+class Picture(msgspec.Struct):
+    payloads: ClassVar[tuple[str, ...]] = ("data",)
+
+    data: str
+    note: str = ""
+
+
+class Album(msgspec.Struct):
+    """A body of another contract."""
+
+    brings_media: ClassVar[bool] = True
+    payloads: ClassVar[tuple[str, ...]] = ("images",)
+
+    images: list[str] = []
+    pictures: list[Picture] = []
+    words: list[str] = []
+
+
+def test_fields_that_records_name_get_their_payloads_and_are_media() -> None:
+    album = {"images": ["QUJD", LONG, OTHER], "pictures": [{"data": OTHER, "note": "x"}, {"data": LONG}]}
+    data = json.dumps(album).encode()
+    found = decode_body(data, Album, Limits(text_bytes=4096))
+    assert found == msgspec.json.decode(data, type=Album)
+    for other in ({"words": [LONG]}, {"pictures": [{"data": LONG, "note": OTHER}]}):
+        with pytest.raises(TooLarge, match="beside its media"):
+            decode_body(json.dumps(other).encode(), Album, Limits(text_bytes=4096))
 
 
 def test_slashes_may_be_escaped() -> None:

@@ -19,6 +19,7 @@ from lsv_api.app import create_app
 from lsv_api.contracts import load_contracts
 from lsv_api.server import Server, announce
 
+JSON = {"accept": "application/json"}
 ROUTES = [route for declared in load_contracts({}) for route in declared.contract.routes]
 
 
@@ -54,7 +55,9 @@ async def test_a_model_answers_to_its_path_and_no_answer_shows_that(start):
     assert (asked.status_code, asked.json()["model"]) == (200, "fake")
     wrong = await site.chat(model="other")
     assert "this server has: fake" in wrong.json()["error"]["message"]
-    told = [(await site.http.get(route)).text for route in ("/v1/models", "/health", "/version", "/metrics", "/")]
+    routes = ("/v1/models", "/health", "/version", "/metrics", "/", "/api/tags", "/api/ps")
+    told = [(await site.http.get(route, headers=JSON)).text for route in routes]
+    told.append((await site.post("/api/show", model="fake")).text)
     assert "/srv" not in "".join((asked.text, wrong.text, *told))
 
 
@@ -63,7 +66,7 @@ async def test_version_index_and_probes(site):
     body = (await site.http.get("/version")).json()
     assert body["fingerprints"] == {"fake": site.engine.config.fingerprint()}
     assert body["version"]
-    assert (await site.http.get("/")).json()["models"] == ["fake"]
+    assert (await site.http.get("/", headers=JSON)).json()["models"] == ["fake"]
     assert (await site.http.get("/health")).json()["status"] == "ready"
     head = await site.http.head("/health")
     assert (head.status_code, head.content) == (200, b"")
@@ -88,7 +91,7 @@ async def test_openapi(start):
     assert document["openapi"].startswith("3.1")
     operations = [operation for path in document["paths"].values() for operation in path.values()]
     # the model does not transcribe
-    count = len([route for route in ROUTES if not route.transcribes]) + len(("/", "/openapi.json"))
+    count = len([route for route in ROUTES if not route.transcribes]) + len(("/openapi.json",))
     assert len(operations) == count
     assert len({operation["operationId"] for operation in operations}) == count
     assert document["paths"]["/v1/models/{name}"]["get"]["parameters"][0]["name"] == "name"

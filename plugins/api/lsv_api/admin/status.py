@@ -14,7 +14,7 @@ from lsv.version import __version__
 from lsv_api.accounts.account import ANYBODY
 from lsv_api.http.context import Exchange, describe
 from lsv_api.http.reply import json_response
-from lsv_api.records.responses import Alive, EngineState, Health, ModelCard, ModelList, ReplicaState, Version
+from lsv_api.records.responses import Alive, EngineState, Health, Index, ModelCard, ModelList, ReplicaState, Version
 
 
 async def list_models(exchange: Exchange) -> HTTPResponse:
@@ -43,6 +43,13 @@ async def health(exchange: Exchange) -> HTTPResponse:
     told = api.options.keyless or exchange.account is not ANYBODY
     found = describe_health(api.service, draining=api.traffic.draining, told=told)
     return json_response(found, status=200 if found.status == "ready" else 503)
+
+
+async def show_index(exchange: Exchange) -> HTTPResponse:
+    """The server's name, its models and its routes."""
+    api = exchange.api
+    names = list(api.service.names)
+    return json_response(Index(name="lsv", version=__version__, models=names, routes=list(api.paths)))
 
 
 async def show_version(exchange: Exchange) -> HTTPResponse:

@@ -17,7 +17,6 @@ from lsv_api.http.fields import check_options, check_unknown, field_names
 from lsv_api.http.payloads import extract_payloads, restore_payloads
 from lsv_api.http.shape import check_shape
 from lsv_api.limits import Limits
-from lsv_api.records.requests import Message
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
@@ -74,14 +73,9 @@ def decode_body(data: bytes, kind: type[Body], limits: Limits = Limits()) -> Bod
     if payloads:
         with suppress(BadRequest):  # parsing the whole body finds it again
             body = _decode(thin, kind, limits)
-            if restore_payloads(_messages(body), payloads):
+            if restore_payloads(body, payloads):
                 return body
     return _decode(data, kind, limits)
-
-
-def _messages(body: msgspec.Struct) -> list[Message]:
-    """Messages that can be given their payloads; other contracts' are parsed with them."""
-    return [message for message in getattr(body, "messages", None) or () if isinstance(message, Message)]
 
 
 def _decode(data: bytes, kind: type[Body], limits: Limits) -> Body:

@@ -7,7 +7,7 @@ import re
 import secrets
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -111,6 +111,9 @@ class Api(msgspec.Struct, frozen=True):
 
     settings: Mapping[str, Any]
     """All settings of the server by their names, those of plugins among them."""
+
+    paths: Sequence[str]
+    """Methods and paths of what is served."""
 
     parsing: Mapping[str, Parsing] = {}
     """How each model's answers are read."""

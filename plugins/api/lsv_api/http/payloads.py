@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from secrets import token_hex
+from typing import Any
+
+import msgspec
 
 from lsv.media.content_parts import ContentPart, InlinePart, InputAudio, MediaLink
 from lsv_api.records.requests import Message
@@ -20,6 +23,10 @@ _KEY = re.compile(rb'"(?P<name>(?:(?:image|audio|video)_)?url|data)"\s*:\s*"\Z')
 _KEY_BYTES = 256
 _URL = re.compile(rb'data:(?:[^"\\,]|\\/)*;base64,')
 _URL_BYTES = 256
+_LIST = re.compile(rb'"images"\s*:\s*\[\s*(?:"[^"\\]*"\s*,\s*)*"\Z')
+_LISTED = re.compile(rb'"\s*,\s*(?:"[^"\\]*"\s*,\s*)*"')
+_LIST_BYTES = 4096
+"""Bytes of short payloads that may stand before a long one in a list of them."""
 
 
 def extract_payloads(body: bytes) -> tuple[bytes, dict[str, bytes]]:
@@ -51,7 +58,7 @@ def _find_payloads(body: bytes) -> Iterator[tuple[int, int]]:
     """Where long payloads begin and end. A text of ``SHORTEST`` bytes has one of every so many, so that only the quotes
     around these are looked at, however many there are elsewhere.
     """
-    place = 0
+    place = listed = 0
     for middle in range(SHORTEST, len(body), SHORTEST):
         if middle < place:
             continue
@@ -60,6 +67,8 @@ def _find_payloads(body: bytes) -> Iterator[tuple[int, int]]:
             return
         place = end
         start = _payload_start(body, quote) if quote >= 0 else end
+        if start == len(body) and _is_listed(body, quote, listed):
+            start, listed = quote + 1, end
         if end - start >= SHORTEST:
             yield start, end
 
@@ -75,17 +84,49 @@ def _payload_start(body: bytes, quote: int) -> int:
     return len(body) if url is None else url.end()
 
 
-def restore_payloads(messages: Iterable[Message], payloads: dict[str, bytes]) -> bool:
-    """Give parts of messages their payloads. Returns whether all have been given: what looks like a part's payload may
-    also stand where parsing would have left it as it is.
+def _is_listed(body: bytes, quote: int, listed: int) -> bool:
+    """Whether a text is in a list of images, the last known of which ends at ``listed``."""
+    near = max(0, quote - _LIST_BYTES)
+    if listed > near and _LISTED.fullmatch(body, listed, quote + 1):
+        return True
+    return _LIST.search(body, near, quote + 1) is not None
+
+
+def restore_payloads(body: msgspec.Struct, payloads: dict[str, bytes]) -> bool:
+    """Give a body its payloads: parts of messages, and fields that records name in ``payloads``. Returns whether all
+    have been given: what looks like a payload may also stand where parsing would have left it as it is.
     """
     left = dict(payloads)
+    _restore_parts((one for one in getattr(body, "messages", None) or () if isinstance(one, Message)), left)
+    _restore_fields(body, left)
+    return not left
+
+
+def _restore_fields(record: msgspec.Struct, left: dict[str, bytes]) -> None:
+    """Fill the fields that this record and those in its lists name in ``payloads``: a text, or a list of texts."""
+    declared = getattr(record, "payloads", ())
+    for name in record.__struct_fields__:
+        value = getattr(record, name)
+        if name in declared:
+            setattr(record, name, _restored(value, left))
+        elif isinstance(value, list):
+            for item in value:
+                if isinstance(item, msgspec.Struct) and not isinstance(item, Message):
+                    _restore_fields(item, left)
+
+
+def _restored(value: Any, left: dict[str, bytes]) -> Any:
+    if isinstance(value, list):
+        return [_restored(item, left) for item in value]
+    return left.pop(value).decode("latin-1") if value in left else value
+
+
+def _restore_parts(messages: Iterable[Message], left: dict[str, bytes]) -> None:
     for message in messages:
         parts = message.content if isinstance(message.content, list) else []
         for index, part in enumerate(parts):
             if not isinstance(part, str) and (payload := left.pop(_inline_text(part), None)) is not None:
                 parts[index] = InlinePart(type=part.type, payload=payload)
-    return not left
 
 
 def _inline_text(part: ContentPart) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -16,13 +16,17 @@ from lsv_api.openai.conversation import encode_chat, forbids_thinking, leaves_th
 from lsv_api.openai.form_origin import FormOrigin
 from lsv_api.openai.generation import make_request
 from lsv_api.openai.handover import Handover
+from lsv_api.openai.prompts import encode_prompts
 from lsv_api.openai.reading import AnswerReading
 from lsv_api.openai.sampling import sampling_params
 from lsv_api.openai.structured import form_origin
 from lsv_api.openai.tools import Tools, force_calls, read_tools
-from lsv_api.records.requests import ChatRequest
+from lsv_api.records.requests import ChatRequest, CompletionRequest
 
 _HEAD = re.compile(r"\w+")
+_CUT = "truncate_prompt_tokens"
+_ADVICE = re.compile(rf",? (?:or )?set {_CUT},?")
+"""Advice of errors about a prompt's length, which contracts without such a field can't take."""
 
 
 class Asked(NamedTuple):
@@ -42,13 +46,20 @@ async def ask_chat(
     exchange: Exchange,
     id: str,
     handover: Handover = Handover(),  # noqa: B008 - a tuple
+    *,
+    before: Sequence[int] = (),
+    strict: bool = True,
 ) -> Asked:
     """Check a conversation, render, tokenise and admit it; ``id`` names it in the engine's logs.
 
-    Raises ``BadRequest`` and its kinds, with the fields of ``ChatRequest`` as ``param``.
+    ``before`` are token ids that the prompt goes on from. A length of the answer that does not fit the context is
+    refused if ``strict``; otherwise the answer ends with the context. Raises ``BadRequest`` and its kinds, with the
+    fields of ``ChatRequest`` as ``param``.
     """
     tools = await exchange.prepare(exchange.size, read_tools, body, served, exchange.api.options)
     prompt = await encode_chat(body, served, exchange, tools.shown)
+    if before:
+        prompt = _continue(before, prompt, served)
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     reading = AnswerReading(body, served, tools, prompt.text or "")
     sampling = sampling_params(body, served, max_tokens, _logprobs(body, served))
@@ -57,7 +68,29 @@ async def ask_chat(
     silent = await _is_silent(body, prompt, served, exchange, tools, reading, params)
     thinking = reading.guide_thoughts(params, formed=silent or exchange.api.options.enable_in_reasoning)
     request = make_request(body, [prompt], params, id, exchange, thinking, handover=handover)
-    return Asked(served.admission.admit(request, field="messages", strict=True), served, reading, origin)
+    return Asked(served.admission.admit(request, field="messages", strict=strict), served, reading, origin)
+
+
+async def ask_text(
+    body: CompletionRequest, served: Served, exchange: Exchange, id: str, *, strict: bool = True
+) -> Asked:
+    """Check, tokenise and admit one text for the model to go on with. Its answer is read as text, and may fill the
+    context. Raises ``BadRequest`` and its kinds, with the fields of ``CompletionRequest`` as ``param``.
+    """
+    prompts = await encode_prompts(body, served, exchange)
+    params = sampling_params(body, served, body.max_tokens, body.logprobs)
+    request = make_request(body, prompts, params, id, exchange)
+    admitted = served.admission.admit(request, strict=strict)
+    return Asked(admitted, served, AnswerReading.plain(served), form_origin(body))
+
+
+def _continue(before: Sequence[int], prompt: Prompt, served: Served) -> Prompt:
+    """A prompt that goes on from other tokens, without the mark of a beginning in its middle. Its media would lose
+    their places: there must be none.
+    """
+    assert not prompt.media
+    ids = prompt.ids[1:] if prompt.ids[0] == served.client.tokenizer.frame.bos else prompt.ids
+    return Prompt(ids=(*before, *ids), text=prompt.text)
 
 
 @contextmanager
@@ -66,6 +99,8 @@ def naming_fields(names: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except BadRequest as error:
+        error.message = error.message.replace(_CUT, names[_CUT]) if _CUT in names else _ADVICE.sub("", error.message)
+        error.args = (error.message,)
         found = _HEAD.match(error.param or "")
         if found is None or found[0] not in names:
             raise

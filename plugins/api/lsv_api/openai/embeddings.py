@@ -14,7 +14,7 @@ from lsv.engine.client import Vector
 from lsv.errors import BadRequest
 from lsv.request.params import PoolingParams
 from lsv.request.spec import RequestSpec
-from lsv_api.http.context import Exchange
+from lsv_api.http.context import Exchange, Served
 from lsv_api.http.reply import json_response
 from lsv_api.openai.prompts import encode_prompts
 from lsv_api.openai.sampling import priority_of, tenancy
@@ -26,6 +26,14 @@ from lsv_api.records.responses import Embedding, EmbeddingResponse, Usage
 async def create_embeddings(exchange: Exchange) -> HTTPResponse:
     body = await exchange.body(EmbeddingRequest)
     served = exchange.served(body.model)
+    write = packer(body) or list
+    vectors = await embed_prompts(body, served, exchange)
+    size = sum(map(len, vectors))
+    return await exchange.prepare(size, _answer, vectors, write, served.name, exchange)
+
+
+async def embed_prompts(body: EmbeddingRequest, served: Served, exchange: Exchange) -> list[Vector]:
+    """The vector of each prompt of a body, for all contracts. Raises ``BadRequest`` with the body's fields."""
     params = PoolingParams(
         task="embed",
         dimensions=body.dimensions,
@@ -36,7 +44,6 @@ async def create_embeddings(exchange: Exchange) -> HTTPResponse:
     served.admission.check_pooling(params)
     before = served.admission.pooler.prompt(body.prompt_name)
     prompts = await encode_prompts(body, served, exchange, before)
-    write = packer(body) or list
     request = RequestSpec(
         prompts=tuple(prompts),
         pooling=params,
@@ -47,9 +54,7 @@ async def create_embeddings(exchange: Exchange) -> HTTPResponse:
     )
     request = served.admission.admit(request, field="input")
     exchange.count_prompt(request.prompt_tokens)
-    vectors = await served.client.encode(request)
-    size = sum(map(len, vectors))
-    return await exchange.prepare(size, _answer, vectors, write, served.name, exchange)
+    return await served.client.encode(request)
 
 
 def _answer(vectors: Sequence[Vector], write: Callable[[Vector], Any], model: str, exchange: Exchange) -> HTTPResponse:

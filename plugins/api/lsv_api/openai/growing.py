@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
+from lsv.request.outputs import Chunk
 from lsv_api.http.context import Exchange
 from lsv_api.openai.asking import Asked
 from lsv_api.openai.generation import UsageCounter, run
@@ -14,12 +15,14 @@ class GrowingAnswer:
     """Runs a request that was asked, and knows what its answer is so far.
 
     ``reader`` has the text, the thoughts and the calls; ``finish`` is None until the answer has ended, then a reason as
-    chat completions give it. ``stop`` is the stop string or token that ended it, if one did.
+    chat completions give it. ``stop`` is the stop string or token that ended it, if one did. ``watch`` sees every chunk
+    before it is read: its token ids and log probabilities are nowhere else.
     """
 
-    def __init__(self, asked: Asked, exchange: Exchange) -> None:
+    def __init__(self, asked: Asked, exchange: Exchange, watch: Callable[[Chunk], object] | None = None) -> None:
         self._asked = asked
         self._exchange = exchange
+        self._watch = watch
         self.reader = asked.reading.begin()
         self.usage = UsageCounter(asked.request)
         self.finish: str | None = None
@@ -32,6 +35,8 @@ class GrowingAnswer:
             async for chunk in chunks:
                 self.usage.add(chunk)
                 self._exchange.count_tokens(len(chunk.ids))
+                if self._watch is not None:
+                    self._watch(chunk)
                 deltas = reader.read(chunk)
                 if asked.reading.finds_thoughts:
                     self.usage.count_thoughts(reader.reasoning_tokens)

@@ -26,6 +26,7 @@ from lsv.text.answer_parser import (
 from lsv_api.http.context import Served
 from lsv_api.http.failures import Unsupported
 from lsv_api.openai.tools import Tools
+from lsv_api.parsing import PLAIN
 from lsv_api.records.requests import ChatRequest
 from lsv_api.records.responses import CalledFunction, Delta, FunctionDelta, MadeToolCall, ToolCallDelta
 
@@ -46,6 +47,11 @@ class AnswerReading:
         self._formed = False
         self._special = served.client.tokenizer.special_texts
         self._hidden: tuple[str, ...] = ()
+
+    @classmethod
+    def plain(cls, served: Served) -> AnswerReading:
+        """How answers are read that are text and nothing else, whatever the model's parsers are."""
+        return cls(ChatRequest(messages=[]), msgspec.structs.replace(served, parsing=PLAIN), Tools(), "")
 
     @property
     def is_plain(self) -> bool:
