@@ -109,9 +109,21 @@ def lsv_settings() -> Iterable[Setting]:
             help="largest request body in MiB without its media",
             scope="serve",
         ),
+        *_AGENTS,
         *(_limit(name, default, high, help) for name, default, high, help in _LIMITS),
     )
 
+
+_AGENTS = (
+    Setting(
+        name="api.model_aliases",
+        type="json",
+        default={},
+        help='JSON of further names of served models, as {"claude-*": "NAME"}',
+        scope="serve",
+    ),
+)
+"""What agents need that speak another API than OpenAI's."""
 
 _LIMITS = (
     ("nesting", Limits().nesting, 256, "levels of lists and objects in a body"),
