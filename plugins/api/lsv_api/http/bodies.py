@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -74,14 +75,18 @@ def decode_body(data: bytes, kind: type[Body], limits: Limits = Limits()) -> Bod
     if payloads:
         with suppress(BadRequest):  # parsing the whole body finds it again
             body = _decode(thin, kind, limits)
-            if restore_payloads(_messages(body), payloads):
+            if _restore(body, payloads):
                 return body
     return _decode(data, kind, limits)
 
 
-def _messages(body: msgspec.Struct) -> list[Message]:
-    """Messages that can be given their payloads; other contracts' are parsed with them."""
-    return [message for message in getattr(body, "messages", None) or () if isinstance(message, Message)]
+def _restore(body: msgspec.Struct, payloads: dict[str, bytes]) -> bool:
+    """Give messages their payloads. Records of other contracts do it by ``take_payloads``, or are parsed whole."""
+    take: Callable[[dict[str, bytes]], bool] | None = getattr(body, "take_payloads", None)
+    if take is not None:
+        return take(payloads)
+    found = [message for message in getattr(body, "messages", None) or () if isinstance(message, Message)]
+    return restore_payloads(found, payloads)
 
 
 def _decode(data: bytes, kind: type[Body], limits: Limits) -> Body:

@@ -42,9 +42,12 @@ async def ask_chat(
     exchange: Exchange,
     id: str,
     handover: Handover = Handover(),  # noqa: B008 - a tuple
+    *,
+    strict: bool = True,
 ) -> Asked:
     """Check a conversation, render, tokenise and admit it; ``id`` names it in the engine's logs.
 
+    A ``max_tokens`` beyond the context is refused if ``strict``; otherwise the answer ends with the context.
     Raises ``BadRequest`` and its kinds, with the fields of ``ChatRequest`` as ``param``.
     """
     tools = await exchange.prepare(exchange.size, read_tools, body, served, exchange.api.options)
@@ -57,7 +60,7 @@ async def ask_chat(
     silent = await _is_silent(body, prompt, served, exchange, tools, reading, params)
     thinking = reading.guide_thoughts(params, formed=silent or exchange.api.options.enable_in_reasoning)
     request = make_request(body, [prompt], params, id, exchange, thinking, handover=handover)
-    return Asked(served.admission.admit(request, field="messages", strict=True), served, reading, origin)
+    return Asked(served.admission.admit(request, field="messages", strict=strict), served, reading, origin)
 
 
 @contextmanager

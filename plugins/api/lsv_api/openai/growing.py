@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from lsv_api.http.context import Exchange
 from lsv_api.openai.asking import Asked
 from lsv_api.openai.generation import UsageCounter, run
+from lsv_api.openai.reading import waits_for_results
 from lsv_api.records.responses import Delta
 
 
@@ -14,7 +15,8 @@ class GrowingAnswer:
     """Runs a request that was asked, and knows what its answer is so far.
 
     ``reader`` has the text, the thoughts and the calls; ``finish`` is None until the answer has ended, then a reason as
-    chat completions give it. ``stop`` is the stop string or token that ended it, if one did.
+    chat completions give it. ``stop`` is the stop string or token that ended it, if one did. ``waits`` says whether it
+    waits for the results of its calls, forced ones too.
     """
 
     def __init__(self, asked: Asked, exchange: Exchange) -> None:
@@ -24,6 +26,7 @@ class GrowingAnswer:
         self.usage = UsageCounter(asked.request)
         self.finish: str | None = None
         self.stop: int | str | None = None
+        self.waits = False
 
     async def deltas(self) -> AsyncGenerator[list[Delta], None]:
         """What each chunk adds, in order; a chunk that adds nothing is left out. Leaving early aborts the request."""
@@ -39,6 +42,7 @@ class GrowingAnswer:
                     reader.finish()
                     self.finish = asked.reading.finish_of(reader, chunk.finish, chunk.stop)
                     self.stop = chunk.stop
+                    self.waits = waits_for_results(reader, chunk.finish, chunk.stop)
                 if deltas:
                     yield deltas
 
