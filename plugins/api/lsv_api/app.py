@@ -16,6 +16,7 @@ from sanic import Request, Sanic
 from sanic.response import HTTPResponse
 
 from lsv.engine.client import Service
+from lsv.errors import ConfigError, ModelNotFound
 from lsv.text.request_templates import RequestTemplates
 from lsv.version import __version__
 from lsv_api.accounts.account import read_accounts
@@ -61,6 +62,7 @@ def create_app(
         client.config.served_names[0]: choose_parsing(client.config, client.tokenizer, options)
         for client in service.clients.values()
     }
+    check_aliases(options, service)
     quotas = Quotas(read_accounts(options.api_keys, options.accounts, options.admin_keys), shared and shared.buckets)
     declared = load_contracts(settings, service.find(None).config.plugins)
     routes = [route for one in declared for route in one.contract.routes]
@@ -79,6 +81,15 @@ def create_app(
     for route in _self_description(api, routes):
         _serve(app, route, options)
     return app
+
+
+def check_aliases(options: ApiOptions, service: Service) -> None:
+    """Raises ``ConfigError`` for an alias of a model that is not served."""
+    for alias, name in options.model_aliases.items():
+        try:
+            service.route(name)
+        except ModelNotFound as error:
+            raise ConfigError(f"api-model-aliases: {alias!r}: {error.message}", param="api.model_aliases") from None
 
 
 def _serve(app: Sanic[Any, Any], route: Route, options: ApiOptions, contract: str = "") -> None:

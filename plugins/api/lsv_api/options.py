@@ -30,7 +30,8 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     host and port. ``ssl_cert_reqs`` is how much certificates of clients are asked for, as ``ssl.CERT_NONE`` …
     ``CERT_REQUIRED``, and ``ssl_ca_certs`` who must have signed them. ``template_memory`` is in bytes. ``root_path`` is
     the prefix a proxy in front adds, like ``/llm``. ``keep_alive_on_engine_death`` keeps the server up, answering 503,
-    when its engine is gone. ``runtime_adapters`` lets clients load and unload adapters.
+    when its engine is gone. ``runtime_adapters`` lets clients load and unload adapters. ``model_aliases`` has patterns
+    of names that requests may use, and the served name that each stands for.
     """
 
     host: str = "127.0.0.1"
@@ -75,6 +76,7 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     log_requests: bool = True
     keep_alive_on_engine_death: bool = False
     runtime_adapters: bool = False
+    model_aliases: Mapping[str, str] = {}
 
     @property
     def keyless(self) -> bool:
@@ -107,6 +109,10 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 "ssl-cert-reqs asks for certificates of clients: give their authorities with ssl-ca-certs",
                 param="ssl_cert_reqs",
+            )
+        if not isinstance(self.model_aliases, dict) or not all(isinstance(n, str) for n in self.model_aliases.values()):
+            raise ConfigError(
+                'api-model-aliases must be a JSON object of names, as {"claude-*": "NAME"}', param="api.model_aliases"
             )
         if not isinstance(self.default_chat_template_kwargs, dict):
             raise ConfigError(
@@ -191,6 +197,7 @@ _SETTINGS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "heartbeat": ("api.heartbeat", float),
     "log_requests": ("disable_log_requests", _negated),
     "runtime_adapters": ("api.allow_runtime_lora_updating", bool),
+    "model_aliases": ("api.model_aliases", _unchanged),
     "keep_alive_on_engine_death": ("keep_alive_on_engine_death", bool),
 }
 """Field → (setting, how its value is read)."""

@@ -31,7 +31,7 @@ def lsv_frontends() -> Iterable[FrontendOffer]:
 
 @hookimpl
 def lsv_routes() -> Iterable[ContractOffer]:
-    for name in ("openai", "ollama", "pooling", "speech", "admin"):
+    for name in ("openai", "messages", "ollama", "pooling", "speech", "admin"):
         yield ContractOffer(name, load=f"lsv_api.{name}.contract:make")
 
 
@@ -109,9 +109,27 @@ def lsv_settings() -> Iterable[Setting]:
             help="maximum size of a request body in MiB without its media",
             scope="serve",
         ),
+        *_AGENTS,
         *(_limit(name, default, high, help) for name, default, high, help in _LIMITS),
     )
 
+
+_AGENTS = (
+    Setting(
+        name="api.model_aliases",
+        type="json",
+        default={},
+        help='JSON of further names of served models, as {"claude-*": "NAME"}',
+        scope="serve",
+    ),
+    Setting(
+        name="api.signing_key",
+        type="str",
+        help="signs thinking blocks, so that they can be checked after a restart and by other servers",
+        scope="serve",
+    ),
+)
+"""What agents need that speak another API than OpenAI's."""
 
 _LIMITS = (
     ("nesting", Limits().nesting, 256, "levels of lists and objects in a body"),

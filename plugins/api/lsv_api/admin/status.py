@@ -80,9 +80,10 @@ def _describe_status(status: EngineStatus, *, told: bool) -> dict[str, Any]:
     return structs.asdict(status if told else structs.replace(status, error=None))
 
 
-def _card(name: str, exchange: Exchange) -> ModelCard:
+def _card(asked: str, exchange: Exchange) -> ModelCard:
     """Only the operator sees folders of adapters. Raises ``ModelNotFound``."""
-    client, adapter = exchange.api.service.route(name, exchange.viewer)
+    found, client, adapter = exchange.api.route(asked, exchange.viewer)
+    name = found or asked
     served, media = describe(client), client.media
     path = next((one.path for one in client.adapters if one.name == adapter), adapter)
     return ModelCard(

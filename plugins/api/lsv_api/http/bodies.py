@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -73,9 +74,15 @@ def decode_body(data: bytes, kind: type[Body], limits: Limits = Limits()) -> Bod
     if payloads:
         with suppress(BadRequest):  # parsing the whole body finds it again
             body = _decode(thin, kind, limits)
-            if restore_payloads(body, payloads):
+            if _restore(body, payloads):
                 return body
     return _decode(data, kind, limits)
+
+
+def _restore(body: msgspec.Struct, payloads: dict[str, bytes]) -> bool:
+    """Give a body its payloads. Records whose media have another form do it by themselves, with ``take_payloads``."""
+    take: Callable[[dict[str, bytes]], bool] | None = getattr(body, "take_payloads", None)
+    return restore_payloads(body, payloads) if take is None else take(payloads)
 
 
 def _decode(data: bytes, kind: type[Body], limits: Limits) -> Body:

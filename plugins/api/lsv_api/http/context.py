@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import msgspec
@@ -16,7 +17,7 @@ from sanic import Request
 
 from lsv.engine.admission import Admission
 from lsv.engine.client import Client, Service
-from lsv.errors import EngineDied, Unavailable
+from lsv.errors import EngineDied, ModelNotFound, Unavailable
 from lsv.processes.side.turns import Owner
 from lsv.request.adapter import Viewer
 from lsv.text.request_templates import RequestTemplates
@@ -126,14 +127,32 @@ class Api(msgspec.Struct, frozen=True):
         return any(client.media is not None for client in self.service.clients.values())
 
     def served(self, name: str | None, viewer: Viewer) -> Served:
-        """Find the model or adapter of a name, as ``viewer`` knows it.
+        """Find the model or adapter of a name or of an alias, as ``viewer`` knows it.
 
         Raises ``ModelNotFound``, ``EngineDied`` or ``Unavailable``.
         """
-        client, adapter = self.service.route(name, viewer)
+        name, client, adapter = self.route(name, viewer)
         check_ready(client)
         found = describe(client, self.parsing.get(client.config.served_names[0], PLAIN))
         return msgspec.structs.replace(found, name=name, adapter=adapter) if adapter and name else found
+
+    def route(self, name: str | None, viewer: Viewer) -> tuple[str | None, Client, str]:
+        """A served name, its client, and what that calls its adapter; for an alias, of the name that it stands for.
+
+        Raises ``ModelNotFound``.
+        """
+        try:
+            return name, *self.service.route(name, viewer)
+        except ModelNotFound:
+            meant = self._aliased(name or "")
+            if meant is None:
+                raise
+        return meant, *self.service.route(meant, viewer)
+
+    def _aliased(self, name: str) -> str | None:
+        """The name that the first alias with a fitting pattern stands for."""
+        aliases = self.options.model_aliases
+        return next((meant for pattern, meant in aliases.items() if fnmatchcase(name, pattern)), None)
 
 
 def describe(client: Client, parsing: Parsing = PLAIN) -> Served:

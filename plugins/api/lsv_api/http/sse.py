@@ -20,8 +20,10 @@ HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _encoder = msgspec.json.Encoder()
 
 
-def event(record: Any) -> bytes:
-    return b"data: " + _encoder.encode(record) + b"\n\n"
+def event(record: Any, name: str = "") -> bytes:
+    """An event with a record as its data, under a name where the contract has names."""
+    head = f"event: {name}\n".encode("ascii") if name else b""
+    return head + b"data: " + _encoder.encode(record) + b"\n\n"
 
 
 SLOTS = tuple(secrets.token_hex(16) for _ in range(4))
@@ -34,8 +36,8 @@ class EventTemplate:
     ``record`` has the first of ``SLOTS`` in the places of these values, in the order of its fields.
     """
 
-    def __init__(self, record: Any) -> None:
-        form = event(record)
+    def __init__(self, record: Any, name: str = "") -> None:
+        form = event(record, name)
         for slot in SLOTS:
             form = form.replace(_encoder.encode(slot), b"\0")  # a byte that JSON never has
         self._first, *self._rest = form.split(b"\0")

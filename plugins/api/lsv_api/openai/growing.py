@@ -8,6 +8,7 @@ from lsv.request.outputs import Chunk
 from lsv_api.http.context import Exchange
 from lsv_api.openai.asking import Asked
 from lsv_api.openai.generation import UsageCounter, run
+from lsv_api.openai.reading import waits_for_results
 from lsv_api.records.responses import Delta
 
 
@@ -15,8 +16,9 @@ class GrowingAnswer:
     """Runs a request that was asked, and knows what its answer is so far.
 
     ``reader`` has the text, the thoughts and the calls; ``finish`` is None until the answer has ended, then a reason as
-    chat completions give it. ``stop`` is the stop string or token that ended it, if one did. ``watch`` sees every chunk
-    before it is read: its token ids and log probabilities are nowhere else.
+    chat completions give it. ``stop`` is the stop string or token that ended it, if one did. ``waits`` says whether it
+    waits for the results of its calls, forced ones too. ``watch`` sees every chunk before it is read: its token ids and
+    log probabilities are nowhere else.
     """
 
     def __init__(self, asked: Asked, exchange: Exchange, watch: Callable[[Chunk], object] | None = None) -> None:
@@ -27,6 +29,7 @@ class GrowingAnswer:
         self.usage = UsageCounter(asked.request)
         self.finish: str | None = None
         self.stop: int | str | None = None
+        self.waits = False
 
     async def deltas(self) -> AsyncGenerator[list[Delta], None]:
         """What each chunk adds, in order; a chunk that adds nothing is left out. Leaving early aborts the request."""
@@ -44,6 +47,7 @@ class GrowingAnswer:
                     reader.finish()
                     self.finish = asked.reading.finish_of(reader, chunk.finish, chunk.stop)
                     self.stop = chunk.stop
+                    self.waits = waits_for_results(reader, chunk.finish, chunk.stop)
                 if deltas:
                     yield deltas
 

@@ -111,13 +111,9 @@ class AnswerReading:
         return msgspec.structs.replace(found, budget=None if self._budget == -1 else self._budget)
 
     def finish_of(self, reader: AnswerReader | None, finish: FinishReason | None, stop: int | str | None) -> str | None:
-        """The finish reason. It is ``tool_calls`` if the answer has calls and no stop string or token cut the last one.
-
-        OpenAI's own server reports this only if the model chose to call.
-        """
-        calls = reader is not None and bool(reader.calls) and (stop is None or reader.ends_whole)
-        waits = calls and not self.is_named
-        return "tool_calls" if waits and finish is FinishReason.STOP else finish
+        """The finish reason as OpenAI reports it: ``tool_calls`` only if the model chose to call."""
+        waits = waits_for_results(reader, finish, stop)
+        return "tool_calls" if waits and not self.is_named else finish
 
     def begin(self) -> AnswerReader:
         """A reader for one answer."""
@@ -149,6 +145,13 @@ class AnswerReading:
         if self._tools.forced is not None:
             return None if self._parsing.forced is None else OnlyCalls(self._parsing.forced(form))
         return None if make is None or not self._tools.callable else make(form)
+
+
+def waits_for_results(reader: AnswerReader | None, finish: FinishReason | None, stop: int | str | None) -> bool:
+    """Whether an answer ended by itself with calls, and no stop string or token cut the last one."""
+    if reader is None or not reader.calls or finish is not FinishReason.STOP:
+        return False
+    return stop is None or reader.ends_whole
 
 
 class OnlyCalls:
