@@ -65,6 +65,7 @@ def test_clients(run, server) -> None:
     called, answered = run("clients/tools", *url)
     assert called.startswith("it calls get_weather(")
     assert "sunny" in answered
+    assert run("clients/responses", *url) == [called, answered]
     one, several = run("clients/vision", *url)
     assert "red" in one.lower()
     assert several.startswith("2 picture(s): ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
+from lsv.request.outputs import PositionLogprobs
 from lsv_api.http.context import Exchange
 from lsv_api.openai.asking import Asked
 from lsv_api.openai.generation import UsageCounter, run
@@ -14,7 +15,8 @@ class GrowingAnswer:
     """Runs a request that was asked, and knows what its answer is so far.
 
     ``reader`` has the text, the thoughts and the calls; ``finish`` is None until the answer has ended, then a reason as
-    chat completions give it. ``stop`` is the stop string or token that ended it, if one did.
+    chat completions give it. ``stop`` is the stop string or token that ended it, if one did. ``positions`` are the log
+    probabilities of all tokens since the deltas before.
     """
 
     def __init__(self, asked: Asked, exchange: Exchange) -> None:
@@ -24,6 +26,7 @@ class GrowingAnswer:
         self.usage = UsageCounter(asked.request)
         self.finish: str | None = None
         self.stop: int | str | None = None
+        self.positions: list[PositionLogprobs] = []
 
     async def deltas(self) -> AsyncGenerator[list[Delta], None]:
         """What each chunk adds, in order; a chunk that adds nothing is left out. Leaving early aborts the request."""
@@ -33,6 +36,7 @@ class GrowingAnswer:
                 self.usage.add(chunk)
                 self._exchange.count_tokens(len(chunk.ids))
                 deltas = reader.read(chunk)
+                self.positions += chunk.logprobs or ()
                 if asked.reading.finds_thoughts:
                     self.usage.count_thoughts(reader.reasoning_tokens)
                 if chunk.finish is not None:
@@ -41,6 +45,7 @@ class GrowingAnswer:
                     self.stop = chunk.stop
                 if deltas:
                     yield deltas
+                    self.positions = []
 
     async def complete(self) -> None:
         """Run to the end."""
