@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,3 +43,18 @@ def test_a_response_has_the_tokens_of_the_chat_completion_that_says_the_same(ser
         assert (response.output[0].name, response.output[0].arguments) == (call["name"], call["arguments"])
         assert response.usage.output_tokens == chat["usage"]["completion_tokens"]
         assert response.usage.input_tokens == chat["usage"]["prompt_tokens"]
+
+
+def test_a_killed_server_shows_its_responses_after_its_restart(own_server, tmp_path: Path) -> None:
+    file = ("--api-responses-path", str(tmp_path / "responses.db"), "--max-model-len", "1024", "--max-num-seqs", "4")
+    first = own_server(*file)
+    first.wait_until_ready()
+    found = check_response(post(first, "/v1/responses", input="Who are you?"))
+    assert first.stop(signal.SIGKILL) == -signal.SIGKILL
+    second = own_server(*file)
+    second.wait_until_ready()
+    status, body = second.get(f"/v1/responses/{found.id}")
+    assert status == 200
+    assert check_response(body) == found
+    on = check_response(post(second, "/v1/responses", input="And?", previous_response_id=found.id))
+    assert on.usage.input_tokens > found.usage.total_tokens

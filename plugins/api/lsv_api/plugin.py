@@ -109,9 +109,44 @@ def lsv_settings() -> Iterable[Setting]:
             help="largest request body in MiB without its media",
             scope="serve",
         ),
+        *_STORED,
         *(_limit(name, default, high, help) for name, default, high, help in _LIMITS),
     )
 
+
+_STORED = (
+    Setting(
+        name="api.responses_path",
+        type="str",
+        help="file in which responses are stored; off: none are (default: lsv/responses/responses.db in the cache)",
+        scope="serve",
+    ),
+    Setting(
+        name="api.responses_days",
+        type="float",
+        default=30.0,
+        low=0.0001,
+        help="days after which a stored response expires",
+        scope="serve",
+    ),
+    Setting(
+        name="api.responses_mb",
+        type="float",
+        default=256.0,
+        low=0.01,
+        help="MiB of stored responses of an account; its oldest make room",
+        scope="serve",
+    ),
+    Setting(
+        name="api.responses_count",
+        type="int",
+        default=10_000,
+        low=1,
+        help="most stored responses of an account; its oldest make room",
+        scope="serve",
+    ),
+)
+"""Settings of stored responses."""
 
 _LIMITS = (
     ("nesting", Limits().nesting, 256, "levels of lists and objects in a body"),

@@ -1,27 +1,24 @@
-"""POST /v1/responses."""
+"""Beginning a response, and writing it while the model answers."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, NamedTuple
 
 import msgspec
-from sanic.response import HTTPResponse
 
 from lsv.request.params import SamplingParams
 from lsv_api.http.context import Exchange, Served
-from lsv_api.http.failures import Unsupported
-from lsv_api.http.reply import json_response, stream_response
-from lsv_api.http.sse import StreamForm
 from lsv_api.openai.asking import Asked
 from lsv_api.openai.growing import GrowingAnswer
 from lsv_api.openai.logprobs import LogprobWriter
 from lsv_api.records.responses import ErrorResponse
 from lsv_api.responding.building import ItemBuilder
 from lsv_api.responding.fitting import ask_response
-from lsv_api.responding.items import normalise_items, write_messages
+from lsv_api.responding.items import write_messages
 from lsv_api.responding.naming import naming_own_fields
-from lsv_api.responding.reading import ENCRYPTED, check_body, shows_logprobs
+from lsv_api.responding.reading import ENCRYPTED, shows_logprobs
 from lsv_api.responding.records import ResponseObject
 from lsv_api.responding.requests import ResponsesFormat, ResponsesInputItem, ResponsesRequest
 from lsv_api.responding.writing import ResponseWriter
@@ -32,23 +29,6 @@ class Begun(NamedTuple):
 
     asked: Asked
     writer: ResponseWriter
-
-
-async def create_response(exchange: Exchange) -> HTTPResponse | None:
-    body = await exchange.body(ResponsesRequest)
-    check_body(body)
-    for name in ("previous_response_id", "background"):
-        if getattr(body, name):
-            raise Unsupported(f"{name} is not available: this server stores no responses", param=name)
-    served = exchange.served(body.model)
-    items = await exchange.prepare(exchange.size, normalise_items, body.input)
-    begun = await begin_response(body, items, served, exchange)
-    answer = GrowingAnswer(begun.asked, exchange)
-    if body.stream:
-        await stream_response(exchange, stream_events(begun.writer, answer), StreamForm(error=failing(begun.writer)))
-        return None
-    await write_whole(begun.writer, answer)
-    return json_response(begun.writer.response)
 
 
 async def begin_response(
@@ -71,19 +51,27 @@ async def write_whole(writer: ResponseWriter, answer: GrowingAnswer) -> None:
     """Run a response to its end."""
     writer.begin()
     with naming_own_fields():
-        async for deltas in answer.deltas():
-            writer.add(deltas, answer)
+        async with aclosing(answer.deltas()) as growing:
+            async for deltas in growing:
+                writer.add(deltas, answer)
     writer.close(answer)
 
 
-async def stream_events(writer: ResponseWriter, answer: GrowingAnswer) -> AsyncGenerator[bytes, None]:
-    """All events of a response. The first ones wait for the model, so that what it refuses has its own status."""
+async def stream_events(
+    writer: ResponseWriter, answer: GrowingAnswer, keep: Callable[[], Awaitable[None]]
+) -> AsyncGenerator[bytes, None]:
+    """All events of a response. The first ones wait for the model, so that what it refuses has its own status. The
+    response is kept before the last one, so that a client that has it can go on from there.
+    """
     with naming_own_fields():
-        async for deltas in answer.deltas():
-            begun = () if writer.number else writer.begin()
-            yield b"".join([*begun, *writer.add(deltas, answer)])
+        async with aclosing(answer.deltas()) as growing:
+            async for deltas in growing:
+                begun = () if writer.number else writer.begin()
+                yield b"".join([*begun, *writer.add(deltas, answer)])
     begun = () if writer.number else writer.begin()
-    yield b"".join([*begun, *writer.close(answer), *writer.conclude()])
+    ended = writer.close(answer)
+    await keep()
+    yield b"".join([*begun, *ended, *writer.conclude()])
 
 
 def failing(writer: ResponseWriter) -> Any:

@@ -75,12 +75,21 @@ def _normalise(item: ResponsesInputItem, where: str) -> ResponsesInputItem:
         if isinstance(content, str):
             spoken = item.role == "assistant"
             content = [ResponsesPart(type="output_text" if spoken else "input_text", text=content)]
+    for part in content if isinstance(content, list) else ():
+        _complete_part(part)
+    if kind == "reasoning" and item.summary is None:
+        item.summary = []
     id = item.id or make_item_id(kind)
-    return msgspec.structs.replace(item, type=kind, id=id, content=content, status=item.status or _status_of(kind))
+    status = None if kind in ("item_reference", "reasoning") else item.status or "completed"
+    return msgspec.structs.replace(item, type=kind, id=id, content=content, status=status)
 
 
-def _status_of(kind: str) -> str | None:
-    return None if kind == "item_reference" else "completed"
+def _complete_part(part: ResponsesPart) -> None:
+    """Give a part the fields that clients expect when they list items."""
+    if part.type == "output_text" and part.annotations is None:
+        part.annotations = []
+    if part.type == "input_image" and part.detail is None:
+        part.detail = "auto"
 
 
 _REQUIRED: Mapping[str, tuple[str, ...]] = {
