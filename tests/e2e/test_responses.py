@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import urllib.request
 from pathlib import Path
@@ -50,11 +51,17 @@ def test_a_killed_server_shows_its_responses_after_its_restart(own_server, tmp_p
     first = own_server(*file)
     first.wait_until_ready()
     found = check_response(post(first, "/v1/responses", input="Who are you?"))
+    engine = first.engine_pid()
+    os.kill(engine, signal.SIGSTOP)
+    working = check_response(post(first, "/v1/responses", input="Who are you?", background=True))
     assert first.stop(signal.SIGKILL) == -signal.SIGKILL
+    os.kill(engine, signal.SIGKILL)
     second = own_server(*file)
     second.wait_until_ready()
     status, body = second.get(f"/v1/responses/{found.id}")
     assert status == 200
     assert check_response(body) == found
+    status, body = second.get(f"/v1/responses/{working.id}")
+    assert (status, check_response(body).status) == (200, "failed")
     on = check_response(post(second, "/v1/responses", input="And?", previous_response_id=found.id))
     assert on.usage.input_tokens > found.usage.total_tokens

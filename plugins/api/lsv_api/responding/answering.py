@@ -76,7 +76,7 @@ async def stream_events(
 
 def failing(writer: ResponseWriter) -> Any:
     """Writes an error that comes in the middle of a stream."""
-    return lambda body: writer.fail(msgspec.json.decode(body, type=ErrorResponse).error)
+    return lambda body: b"".join(writer.fail(msgspec.json.decode(body, type=ErrorResponse).error))
 
 
 def describe_request(

@@ -33,6 +33,7 @@ def make(settings: Mapping[str, Any]) -> Contract:
                 handler=service.show,
                 summary="Show a stored response",
                 response=ResponseObject,
+                streams=StreamEvent,
             ),
             Route(
                 method="DELETE",
@@ -40,6 +41,13 @@ def make(settings: Mapping[str, Any]) -> Contract:
                 handler=service.delete,
                 summary="Delete a stored response",
                 response=DeletedResponse,
+            ),
+            Route(
+                method="POST",
+                path="/v1/responses/<id>/cancel",
+                handler=service.cancel,
+                summary="Cancel a response of the background",
+                response=ResponseObject,
             ),
             Route(
                 method="GET",

@@ -7,7 +7,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -17,8 +17,8 @@ _BUSY_SECONDS = 10.0
 """How long to wait for another process that writes."""
 _SCHEMA = """
 CREATE TABLE responses (
-    id TEXT PRIMARY KEY, owner TEXT NOT NULL, created REAL NOT NULL, size INTEGER NOT NULL, body BLOB NOT NULL,
-    input BLOB NOT NULL
+    id TEXT PRIMARY KEY, owner TEXT NOT NULL, created REAL NOT NULL, size INTEGER NOT NULL, worker TEXT NOT NULL,
+    cancelled INTEGER NOT NULL DEFAULT 0, body BLOB NOT NULL, input BLOB NOT NULL
 );
 CREATE INDEX responses_of_owner ON responses (owner, created, size);
 CREATE INDEX responses_by_age ON responses (created);
@@ -26,6 +26,10 @@ CREATE TABLE items (
     id TEXT PRIMARY KEY, response TEXT NOT NULL REFERENCES responses (id) ON DELETE CASCADE
 ) WITHOUT ROWID;
 CREATE INDEX items_of_response ON items (response);
+CREATE TABLE events (
+    response TEXT NOT NULL REFERENCES responses (id) ON DELETE CASCADE, number INTEGER NOT NULL, data BLOB NOT NULL,
+    PRIMARY KEY (response, number)
+) WITHOUT ROWID;
 """
 
 
@@ -38,13 +42,18 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     """After these a response expires."""
 
 
+Events = Sequence[tuple[int, bytes]]
+"""Events of a stream with their numbers."""
+
+
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored response."""
+    """A stored response. ``worker`` is the process that works on it in the background, empty once it has ended."""
 
     id: str
     owner: str
     body: bytes
     input: bytes
+    worker: str = ""
 
     @property
     def size(self) -> int:
@@ -70,23 +79,65 @@ class Database:
     def close(self) -> None:
         self._connection.close()
 
-    def save(self, row: Row, items: Iterable[str]) -> bool:
+    def save(self, row: Row, items: Iterable[str] = (), events: Events = ()) -> bool:
         """Store a response with the ids of its output. Returns whether there is room for it."""
         if row.size > self._bounds.bytes:
             return False
         with self._writing():
             self._connection.execute(
-                "INSERT INTO responses (id, owner, created, size, body, input) VALUES (?, ?, ?, ?, ?, ?)",
-                (row.id, row.owner, time.time(), row.size, row.body, row.input),
+                "INSERT INTO responses (id, owner, created, size, worker, body, input) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (row.id, row.owner, time.time(), row.size, row.worker, row.body, row.input),
             )
-            self._index(row.id, items)
+            self._add(row.id, items, events)
             self._make_room(row.owner)
         return True
+
+    def update(self, row: Row, worker: str, items: Iterable[str] = (), events: Events = ()) -> bool:
+        """Replace the body of a response that ``worker`` works on, or who works on it, and add events.
+
+        Returns whether it is still there and the worker's.
+        """
+        with self._writing():
+            done = self._connection.execute(
+                "UPDATE responses SET worker = ?, size = size + ? - length(body), body = ? WHERE id = ? AND worker = ?",
+                (row.worker, len(row.body), row.body, row.id, worker),
+            )
+            if done.rowcount:
+                self._add(row.id, items, events)
+                self._make_room(row.owner)
+        return done.rowcount > 0
+
+    def follow(self, owner: str, id: str, after: int) -> tuple[str, Events] | None:
+        """Who works on a response, and its events after one; None where there is no such response."""
+        with self._reading():
+            found = self._connection.execute(
+                "SELECT worker FROM responses WHERE id = ? AND owner = ?", (id, owner)
+            ).fetchone()
+            rows = self._connection.execute(
+                "SELECT number, data FROM events WHERE response = ? AND number > ? ORDER BY number", (id, after)
+            )
+            return None if found is None else (found[0], rows.fetchall())
+
+    def count_events(self, id: str) -> int:
+        """How many events a response has."""
+        (count,) = self._connection.execute("SELECT COUNT(*) FROM events WHERE response = ?", (id,)).fetchone()
+        return int(count)
+
+    def cancel(self, owner: str, id: str) -> None:
+        """Ask the process that works on a response to stop."""
+        with self._writing():
+            self._connection.execute("UPDATE responses SET cancelled = 1 WHERE id = ? AND owner = ?", (id, owner))
+
+    def find_unwanted(self, worker: str, ids: Sequence[str]) -> list[str]:
+        """Which of the responses that ``worker`` works on were cancelled or deleted."""
+        rows = self._connection.execute("SELECT id FROM responses WHERE worker = ? AND cancelled = 0", (worker,))
+        wanted = {id for (id,) in rows}
+        return [id for id in ids if id not in wanted]
 
     def fetch(self, owner: str, id: str) -> Row | None:
         """A response of ``owner``. One of another account is as good as none."""
         found = self._connection.execute(
-            "SELECT id, owner, body, input FROM responses WHERE id = ? AND owner = ? AND created > ?",
+            "SELECT id, owner, body, input, worker FROM responses WHERE id = ? AND owner = ? AND created > ?",
             (id, owner, self._oldest()),
         ).fetchone()
         return None if found is None else Row(**dict(zip(Row.__struct_fields__, found, strict=True)))
@@ -122,18 +173,21 @@ class Database:
     def _oldest(self) -> float:
         return time.time() - self._bounds.seconds
 
-    def _index(self, id: str, items: Iterable[str]) -> None:
+    def _add(self, id: str, items: Iterable[str], events: Events) -> None:
         self._connection.executemany("INSERT OR IGNORE INTO items VALUES (?, ?)", [(item, id) for item in items])
+        self._connection.executemany("INSERT INTO events VALUES (?, ?, ?)", [(id, *event) for event in events])
+        size = sum(len(data) for _, data in events)
+        self._connection.execute("UPDATE responses SET size = size + ? WHERE id = ?", (size, id))
 
     def _make_room(self, owner: str) -> None:
-        """Delete the oldest responses of an account over its bounds."""
+        """Delete the oldest responses of an account over its bounds; those under way stay."""
         count, size = self._connection.execute(
             "SELECT COUNT(*), SUM(size) FROM responses WHERE owner = ?", (owner,)
         ).fetchone()
         if count <= self._bounds.count and size <= self._bounds.bytes:
             return
         rows = self._connection.execute(
-            "SELECT id, size FROM responses WHERE owner = ? ORDER BY created, rowid", (owner,)
+            "SELECT id, size FROM responses WHERE owner = ? AND worker = '' ORDER BY created, rowid", (owner,)
         ).fetchall()
         for id, freed in rows[:-1]:  # the newest one is what room is made for
             self._connection.execute("DELETE FROM responses WHERE id = ?", (id,))
@@ -144,7 +198,16 @@ class Database:
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """A transaction that other processes see as a whole."""
-        self._connection.execute("BEGIN IMMEDIATE")
+        with self._transaction("IMMEDIATE"):
+            yield
+
+    def _reading(self) -> AbstractContextManager[None]:
+        """A transaction that sees no writes of others in its middle."""
+        return self._transaction("DEFERRED")
+
+    @contextmanager
+    def _transaction(self, kind: str) -> Iterator[None]:
+        self._connection.execute(f"BEGIN {kind}")
         try:
             yield
         except BaseException:

@@ -14,12 +14,14 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
-from lsv.errors import BadRequest, Unavailable
+from lsv.errors import BadRequest, TooLarge, Unavailable
 from lsv.processes.folder import cache_root
 from lsv_api.http.failures import Unsupported
-from lsv_api.responding.database import Bounds, Database, Row
-from lsv_api.responding.records import ResponseObject
+from lsv_api.responding.database import Bounds, Database, Events, Row
+from lsv_api.responding.events import ResponseFailed, frame
+from lsv_api.responding.records import ResponseFault, ResponseObject
 from lsv_api.responding.requests import ResponsesInputItem
+from lsv_api.responding.workers import WorkerMarks
 
 log = logging.getLogger("lsv.api")
 
@@ -60,6 +62,7 @@ class ResponseStore:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="responses")
         self._database: Database | None = None
         self._purged = -math.inf
+        self._marks = None if path is None else WorkerMarks(path.with_name(f"{path.name}-workers"))
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> ResponseStore:
@@ -81,6 +84,13 @@ class ResponseStore:
         if self._database is not None:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._database.close)
         self._thread.shutdown()
+        if self._marks is not None:
+            self._marks.close()
+
+    def worker(self) -> str:
+        """What this process is called in responses that it works on."""
+        assert self._marks is not None
+        return self._marks.take()
 
     async def keep(self, owner: str, response: ResponseObject, items: Sequence[ResponsesInputItem]) -> bool:
         """Store a response that has ended. Returns whether it is stored: failing to is no reason to lose the answer."""
@@ -93,11 +103,57 @@ class ResponseStore:
             log.warning("response %s is not stored: %d bytes are over --api-responses-mb", response.id, row.size)
         return kept
 
+    async def enter(
+        self, owner: str, response: ResponseObject, items: Sequence[ResponsesInputItem], events: Events
+    ) -> None:
+        """Store a response that this process is to work on. Raises ``Unavailable`` or ``TooLarge``."""
+        row = Row(id=response.id, owner=owner, body=encode(response), input=encode(items), worker=self.worker())
+        if not await self.run(Database.save, row, (), events):
+            raise TooLarge(f"The response has {row.size} bytes, which are over --api-responses-mb", param="background")
+
+    async def advance(self, owner: str, response: ResponseObject, events: Events) -> None:
+        """Store the next events of a response."""
+        shown = msgspec.structs.replace(response, output=[])
+        row = Row(id=response.id, owner=owner, body=encode(shown), input=b"", worker=self.worker())
+        await self.run(Database.update, row, row.worker, (), events)
+
+    async def leave(self, owner: str, response: ResponseObject, events: Events) -> None:
+        """Store a response that has ended, with its last events."""
+        row = Row(id=response.id, owner=owner, body=encode(response), input=b"")
+        await self.run(Database.update, row, self.worker(), [item.id for item in response.output], events)
+
+    async def follow(self, owner: str, id: str, after: int) -> tuple[bool, Events]:
+        """Whether a response is still worked on, and its events after one. Raises ``ResponseNotFound``."""
+        found = await self.run(Database.follow, owner, id, after)
+        if found is None:
+            raise _not_found(id)
+        worker, events = found
+        if worker and not events and not self._is_working(worker):
+            await self.fetch(owner, id)  # which ends it
+            return await self.follow(owner, id, after)
+        return bool(worker), events
+
+    def _is_working(self, worker: str) -> bool:
+        return self._marks is not None and self._marks.is_working(worker)
+
+    async def _bury(self, row: Row) -> None:
+        """End a response whose process was killed."""
+        response = msgspec.json.decode(row.body, type=ResponseObject)
+        response.status = "failed"
+        response.error = ResponseFault(code="server_error", message="The server was killed while it worked on this")
+        number = await self.run(Database.count_events, row.id)
+        event = frame(ResponseFailed(sequence_number=number, response=response))
+        ended = msgspec.structs.replace(row, body=encode(response), worker="")
+        await self.run(Database.update, ended, row.worker, (), [(number, event)])
+
     async def fetch(self, owner: str, id: str) -> Row:
         """Raises ``ResponseNotFound``."""
         found = await self._find(owner, id)
+        if found is not None and found.worker and not self._is_working(found.worker):
+            await self._bury(found)
+            found = await self._find(owner, id)
         if found is None:
-            raise ResponseNotFound(f"There is no response {id[:64]!r}: it was not stored, has expired, or was deleted")
+            raise _not_found(id)
         return found
 
     async def _find(self, owner: str, id: str) -> Row | None:
@@ -109,13 +165,14 @@ class ResponseStore:
     async def continue_from(self, owner: str, id: str) -> list[ResponsesInputItem]:
         """The conversation of an earlier response, its output included. Raises ``BadRequest``."""
         self.check_on("previous_response_id", "previous_response_id")
-        row = await self._find(owner, id)
-        if row is None:
+        try:
+            row = await self.fetch(owner, id)
+        except ResponseNotFound:
             raise PreviousNotFound(
                 f"previous_response_id: there is no response {id[:64]!r}: it was not stored, has expired, or was "
                 "deleted; send the whole conversation as input",
                 param="previous_response_id",
-            )
+            ) from None
         found = msgspec.json.decode(row.body, type=StoredOutput)
         if found.status not in ("completed", "incomplete"):
             raise BadRequest(
@@ -179,6 +236,10 @@ class ResponseStore:
             self._database.purge()
             self._purged = time.monotonic()
         return self._database
+
+
+def _not_found(id: str) -> ResponseNotFound:
+    return ResponseNotFound(f"There is no response {id[:64]!r}: it was not stored, has expired, or was deleted")
 
 
 def plain(item: ResponsesInputItem) -> ResponsesInputItem:

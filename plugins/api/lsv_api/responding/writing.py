@@ -95,13 +95,22 @@ class ResponseWriter:
         cut = self.response.status == "incomplete"
         return self._of_response(ev.ResponseIncomplete if cut else ev.ResponseCompleted)
 
-    def fail(self, error: ErrorBody) -> bytes:
+    def fail(self, error: ErrorBody) -> list[bytes]:
         """The last events of a response that an error has ended."""
         found = self.begin() if not self.number else []
-        found += [event for step in self._builder.end("incomplete") for event in self._made(step)]
+        found += self._cut_off()
         self.response.status = "failed"
         self.response.error = ResponseFault(code=_FAULTS.get(error.type, "server_error"), message=error.message)
-        return b"".join([*found, *self._of_response(ev.ResponseFailed)])
+        return [*found, *self._of_response(ev.ResponseFailed)]
+
+    def cancel(self) -> list[bytes]:
+        """The last events of a response that its client has cancelled."""
+        found = self._cut_off()
+        self.response.status = "cancelled"
+        return [*found, self._event(ev.ResponseErrorEvent, code="cancelled", message="The response was cancelled")]
+
+    def _cut_off(self) -> list[bytes]:
+        return [event for step in self._builder.end("incomplete") for event in self._made(step)]
 
     def _made(self, step: Step) -> Iterator[bytes]:
         if self._streams:
