@@ -74,6 +74,13 @@ def test_clients(run, server) -> None:
     assert nearness[0] > nearness[1] > nearness[2]
 
 
+def test_an_agent_calls_a_tool(run, server) -> None:
+    pytest.importorskip("agents", reason="needs pip install openai-agents")
+    called, answered = run("clients/agent", "--url", f"{server.url}/v1")
+    assert called == "it calls get_weather(Bern)"
+    assert "sunny" in answered
+
+
 @pytest.mark.slow
 @pytest.mark.row("F-894")
 def test_the_page_continues_a_text(server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import os
 import signal
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from suite.openai_models import check_response, read_events
 
@@ -44,6 +47,20 @@ def test_a_response_has_the_tokens_of_the_chat_completion_that_says_the_same(ser
         assert (response.output[0].name, response.output[0].arguments) == (call["name"], call["arguments"])
         assert response.usage.output_tokens == chat["usage"]["completion_tokens"]
         assert response.usage.input_tokens == chat["usage"]["prompt_tokens"]
+
+
+def test_a_picture_is_seen_as_in_the_chat_completion_that_shows_it(server) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (64, 64), "red").save(file, "PNG")
+    url = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    text = "What colour is it?"
+    parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": text}]
+    chat = json.loads(post(server, "/v1/chat/completions", messages=[{"role": "user", "content": parts}]))
+    shown = [{"type": "input_image", "image_url": url}, {"type": "input_text", "text": text}]
+    found = check_response(post(server, "/v1/responses", input=[{"role": "user", "content": shown}]))
+    assert "red" in found.output_text.lower()
+    assert found.output_text == chat["choices"][0]["message"]["content"]
+    assert found.usage.input_tokens == chat["usage"]["prompt_tokens"]
 
 
 def test_a_killed_server_shows_its_responses_after_its_restart(own_server, tmp_path: Path) -> None:

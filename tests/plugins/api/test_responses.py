@@ -10,8 +10,11 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from lsv.errors import BadRequest, Overloaded, RequestFailed
+from lsv.errors import BadRequest, Overloaded, RequestFailed, TooLarge
 from lsv.testing.fakes.client import FakeClient
+from lsv_api.http.bodies import decode_body
+from lsv_api.limits import Limits
+from lsv_api.responding.requests import ResponsesRequest
 from suite.openai_models import check_response, read_events
 from suite.waiting import until
 
@@ -287,6 +290,16 @@ async def test_what_is_wrong_is_named(site, param: str) -> None:
     assert error["param"] == param
     assert "messages" not in error["message"]
     assert site.engine.requests == []
+
+
+def test_media_do_not_count_as_text() -> None:
+    limits = Limits(text_bytes=1 << 20)
+    image = "data:image/png;base64," + "A" * (2 << 20)
+    part = {"type": "input_image", "image_url": image}
+    body = decode_body(json.dumps({"input": [{"role": "user", "content": [part]}]}).encode(), ResponsesRequest, limits)
+    assert body.input[0].content[0].image_url == image
+    with pytest.raises(TooLarge, match="beside its media"):
+        decode_body(json.dumps({"input": "A" * (2 << 20)}).encode(), ResponsesRequest, limits)
 
 
 async def test_a_conversation_that_is_too_long_loses_its_oldest_items(site) -> None:
