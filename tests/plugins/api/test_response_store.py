@@ -235,6 +235,15 @@ async def test_a_file_that_cannot_be_used_loses_no_answer(serve, file: Path, cap
     reply = await site.http.get(f"{PATH}/{found.id}")
     assert reply.status_code == 503
     assert str(file) not in reply.text
+    assert (await site.post(PATH, input="Hi", background=True)).status_code == 503
+
+
+async def test_a_folder_that_cannot_be_made_loses_no_answer(serve, file: Path, caplog) -> None:
+    file.parent.write_text("no folder")
+    site = await serve()
+    assert (await respond(site)).store is False
+    assert str(file) in caplog.text
+    assert (await site.post(PATH, input="Hi", background=True)).status_code == 503
 
 
 async def test_a_file_of_another_version_is_left_alone(serve, file: Path, caplog) -> None:

@@ -371,6 +371,10 @@ async def test_a_client_that_leaves_aborts_its_request(site) -> None:
             if "delta" in line:
                 break
     await until(lambda: site.engine.aborted)
+    plain = asyncio.create_task(site.post("/v1/responses", input="Hi"))
+    await until(lambda: len(site.engine.requests) == 2)
+    plain.cancel()
+    await until(lambda: len(site.engine.aborted) == 2)
 
 
 async def test_the_official_client(start) -> None:

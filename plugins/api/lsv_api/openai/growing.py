@@ -36,7 +36,8 @@ class GrowingAnswer:
                 self.usage.add(chunk)
                 self._exchange.count_tokens(len(chunk.ids))
                 deltas = reader.read(chunk)
-                self.positions += chunk.logprobs or ()
+                if chunk.logprobs:
+                    self.positions += chunk.logprobs
                 if asked.reading.finds_thoughts:
                     self.usage.count_thoughts(reader.reasoning_tokens)
                 if chunk.finish is not None:
@@ -45,7 +46,8 @@ class GrowingAnswer:
                     self.stop = chunk.stop
                 if deltas:
                     yield deltas
-                    self.positions = []
+                    if self.positions:
+                        self.positions = []
 
     async def complete(self) -> None:
         """Run to the end."""

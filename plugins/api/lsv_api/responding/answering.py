@@ -66,9 +66,9 @@ async def stream_events(
     with naming_own_fields():
         async with aclosing(answer.deltas()) as growing:
             async for deltas in growing:
-                begun = () if writer.number else writer.begin()
-                yield b"".join([*begun, *writer.add(deltas, answer)])
-    begun = () if writer.number else writer.begin()
+                begun = [] if writer.number else writer.begin()
+                yield b"".join(begun + writer.add(deltas, answer))
+    begun = [] if writer.number else writer.begin()
     ended = writer.close(answer)
     await keep()
     yield b"".join([*begun, *ended, *writer.conclude()])

@@ -62,6 +62,19 @@ class ItemBuilder:
     def index(self) -> int:
         return len(self.items) - 1
 
+    def lengthen(self, delta: Delta) -> str | None:
+        """Take in a delta that does nothing but lengthen the last item: its text, or None for any other delta."""
+        if self._open is ResponseMessage:
+            text = delta.content
+        elif self._open is ResponseReasoningItem:
+            text = delta.reasoning
+        else:
+            return None
+        if not text:
+            return None
+        self._pieces.append(text)
+        return text
+
     def add(self, delta: Delta) -> Iterator[Step]:
         """Take a delta in, step by step; each step is to be looked at before the next one."""
         if delta.content:

@@ -88,9 +88,12 @@ class ResponseStore:
             self._marks.close()
 
     def worker(self) -> str:
-        """What this process is called in responses that it works on."""
+        """What this process is called in responses that it works on. Raises ``Unavailable``."""
         assert self._marks is not None
-        return self._marks.take()
+        try:
+            return self._marks.take()
+        except OSError as error:
+            raise self._refuse(error) from None
 
     async def keep(self, owner: str, response: ResponseObject, items: Sequence[ResponsesInputItem]) -> bool:
         """Store a response that has ended. Returns whether it is stored: failing to is no reason to lose the answer."""
@@ -222,11 +225,14 @@ class ResponseStore:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, do)
         except (sqlite3.Error, OSError) as error:
-            log.error("responses can't be stored in %s: %s", self.path, error)
-            raise Unavailable(
-                "Stored responses can't be read or written; the server's log says why. Send store: false and the whole "
-                "conversation"
-            ) from None
+            raise self._refuse(error) from None
+
+    def _refuse(self, error: Exception) -> Unavailable:
+        log.error("responses can't be stored in %s: %s", self.path, error)
+        return Unavailable(
+            "Stored responses can't be read or written; the server's log says why. Send store: false and the whole "
+            "conversation"
+        )
 
     def _open(self) -> Database:
         assert self.path is not None

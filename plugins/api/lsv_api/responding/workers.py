@@ -34,7 +34,7 @@ class WorkerMarks:
 
     def close(self) -> None:
         if self._held is not None:
-            os.unlink(self._folder / self._name)
+            (self._folder / self._name).unlink(missing_ok=True)
             os.close(self._held)
             self._held = None
 

@@ -64,7 +64,11 @@ class ResponseWriter:
         return self._of_response(ev.ResponseInProgress)
 
     def add(self, deltas: Sequence[Delta], answer: GrowingAnswer) -> list[bytes]:
-        """The events of what a chunk has added."""
+        """The events of what a chunk has added. Most chunks only lengthen what is open: they take the short way."""
+        if self._streams and self._logprobs is None and len(deltas) == 1:
+            text = self._builder.lengthen(deltas[0])
+            if text is not None:
+                return [self._grow(text)]
         shown = self._shown(deltas, answer)
         found: list[bytes] = []
         for delta in deltas:
@@ -134,8 +138,7 @@ class ResponseWriter:
         """An event with a piece of text; of these there is one for each token."""
         assert self._template is not None
         pending, self._pending = self._pending, []
-        values = (text, pending) if isinstance(self._builder.last, ResponseMessage) else (text,)
-        return self._delta + self._template.fill(self._count(), *values)
+        return self._delta + self._template.fill(self._count(), text, pending)
 
     def _begin_item(self) -> Iterator[bytes]:
         item, place = self._builder.last, self._place()
@@ -147,7 +150,8 @@ class ResponseWriter:
         slots: tuple[Any, ...] = SLOTS
         number, delta, logprobs, _ = slots
         if isinstance(item, ResponseMessage):
-            record: Any = ev.ResponseTextDelta(sequence_number=number, **place, delta=delta, logprobs=logprobs)
+            listed = [] if self._logprobs is None else logprobs
+            record: Any = ev.ResponseTextDelta(sequence_number=number, **place, delta=delta, logprobs=listed)
         elif isinstance(item, ResponseReasoningItem):
             record = ev.ResponseReasoningDelta(sequence_number=number, **place, delta=delta)
         else:
