@@ -25,6 +25,8 @@ SHOWN = {
     "plugins/api/lsv_api/http/context.py": "answers say when they were made",
     "plugins/api/lsv_api/metrics/adapters.py": "a series whose value is the time, as routers read it",
     "plugins/api/lsv_api/ollama/writing.py": "answers say when they were made",
+    "plugins/api/lsv_api/responding/database.py": "rows say when they were stored, and expire after days",
+    "plugins/api/lsv_api/responding/writing.py": "responses say when they were completed",
     "plugins/bench/lsv_bench/commands/answerer.py": "times of processes on several machines",
     "plugins/bench/lsv_bench/commands/eval.py": "a report says when it was made",
     "plugins/bench/lsv_bench/commands/workload.py": "the name of a file",

@@ -52,6 +52,8 @@ OUR_OWN = {
     "plugins/api/lsv_api/accounts/account.py": "the operator's accounts",
     "plugins/api/lsv_api/accounts/buckets.py": "memory of our own",
     "plugins/api/lsv_api/metrics/room.py": "metrics of our own",
+    "plugins/api/lsv_api/responding/database.py": "a file of our own, or one that the operator names",
+    "plugins/api/lsv_api/responding/workers.py": "locks of our own",
     "plugins/cpu/lsv_cpu/arena.py": "memory of our own",
     "plugins/cpu/lsv_cpu/communicator.py": "memory of our own",
     "plugins/cpu/lsv_cpu/machine.py": "/sys",

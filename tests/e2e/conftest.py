@@ -62,7 +62,8 @@ def beep(hertz: int, seconds: float = 1.0) -> bytes:
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The demo model, served once per test process."""
-    running = Server(tmp_path_factory.mktemp("server") / "server.log")
+    folder = tmp_path_factory.mktemp("server")
+    running = Server(folder / "server.log", "--api-responses-path", str(folder / "responses.db"))
     try:
         running.wait_until_ready()
         yield running

@@ -65,6 +65,7 @@ def test_clients(run, server) -> None:
     called, answered = run("clients/tools", *url)
     assert called.startswith("it calls get_weather(")
     assert "sunny" in answered
+    assert run("clients/responses", *url) == [called, answered]
     one, several = run("clients/vision", *url)
     assert "red" in one.lower()
     assert several.startswith("2 picture(s): ")
@@ -100,6 +101,13 @@ def test_client_of_messages(run, server) -> None:
     counted, called, answered = run("clients/messages", "--url", server.url)
     assert counted.startswith("the prompt has ")
     assert called == "it calls get_weather({'city': 'Bern'})"
+    assert "sunny" in answered
+
+
+def test_an_agent_calls_a_tool(run, server) -> None:
+    pytest.importorskip("agents", reason="needs pip install openai-agents")
+    called, answered = run("clients/agent", "--url", f"{server.url}/v1")
+    assert called == "it calls get_weather(Bern)"
     assert "sunny" in answered
 
 

@@ -31,7 +31,7 @@ def lsv_frontends() -> Iterable[FrontendOffer]:
 
 @hookimpl
 def lsv_routes() -> Iterable[ContractOffer]:
-    for name in ("openai", "messages", "ollama", "pooling", "speech", "admin"):
+    for name in ("openai", "responding", "messages", "ollama", "pooling", "speech", "admin"):
         yield ContractOffer(name, load=f"lsv_api.{name}.contract:make")
 
 
@@ -110,6 +110,7 @@ def lsv_settings() -> Iterable[Setting]:
             scope="serve",
         ),
         *_AGENTS,
+        *_STORED,
         *(_limit(name, default, high, help) for name, default, high, help in _LIMITS),
     )
 
@@ -130,6 +131,39 @@ _AGENTS = (
     ),
 )
 """What agents need that speak another API than OpenAI's."""
+_STORED = (
+    Setting(
+        name="api.responses_path",
+        type="str",
+        help="file in which responses are stored; off: none are (default: lsv/responses/responses.db in the cache)",
+        scope="serve",
+    ),
+    Setting(
+        name="api.responses_days",
+        type="float",
+        default=30.0,
+        low=0.0001,
+        help="days after which a stored response expires",
+        scope="serve",
+    ),
+    Setting(
+        name="api.responses_mb",
+        type="float",
+        default=256.0,
+        low=0.01,
+        help="MiB of stored responses of an account; its oldest make room",
+        scope="serve",
+    ),
+    Setting(
+        name="api.responses_count",
+        type="int",
+        default=10_000,
+        low=1,
+        help="most stored responses of an account; its oldest make room",
+        scope="serve",
+    ),
+)
+"""Settings of stored responses."""
 
 _LIMITS = (
     ("nesting", Limits().nesting, 256, "levels of lists and objects in a body"),

@@ -15,6 +15,7 @@ from lsv_api.options import _SETTINGS
 
 CAPTURE = re.compile(r"<(\w+)(?::\w+)?>")
 ROUTES = [route for declared in load_contracts({}) for route in declared.contract.routes]
+CAPTURE = re.compile(r"<(\w+)(?::\w+)?>")
 
 TEXT = (Path(__file__).parents[3] / "docs" / "api.md").read_text(encoding="utf-8")
 

@@ -84,7 +84,7 @@ async def start() -> AsyncIterator[StartSite]:
     ) -> Site:
         engine = engine or FakeClient()
         service = Service(dict.fromkeys(names, engine))
-        site = Site(engine, service, ApiOptions(port=0, **options), settings)
+        site = Site(engine, service, ApiOptions(port=0, **options), {"api.responses_path": "off", **settings})
         sites.append(site)
         await site.start()
         return site

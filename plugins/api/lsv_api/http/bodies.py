@@ -76,7 +76,7 @@ def decode_body(data: bytes, kind: type[Body], limits: Limits = Limits()) -> Bod
             body = _decode(thin, kind, limits)
             if _restore(body, payloads):
                 return body
-    return _decode(data, kind, limits)
+    return _decode(data, kind, limits, len(thin) if getattr(kind, "brings_media", False) else len(data))
 
 
 def _restore(body: msgspec.Struct, payloads: dict[str, bytes]) -> bool:
@@ -85,8 +85,9 @@ def _restore(body: msgspec.Struct, payloads: dict[str, bytes]) -> bool:
     return restore_payloads(body, payloads) if take is None else take(payloads)
 
 
-def _decode(data: bytes, kind: type[Body], limits: Limits) -> Body:
-    if len(data) > limits.text_bytes:
+def _decode(data: bytes, kind: type[Body], limits: Limits, size: int | None = None) -> Body:
+    """``size`` are the bytes beside media, where these are parsed with the rest."""
+    if (len(data) if size is None else size) > limits.text_bytes:
         raise TooLarge(
             f"The body has more than {limits.text_bytes / (1 << 20):g} MiB without its media; send less or raise "
             "--api-max-text-mb"

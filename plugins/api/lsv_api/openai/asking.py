@@ -23,7 +23,8 @@ from lsv_api.openai.structured import form_origin
 from lsv_api.openai.tools import Tools, force_calls, read_tools
 from lsv_api.records.requests import ChatRequest, CompletionRequest
 
-_HEAD = re.compile(r"\w+")
+_HEAD = re.compile(r"\w+(?:\[\d+\])?")
+"""A field, or an item of one that is a list."""
 _CUT = "truncate_prompt_tokens"
 _ADVICE = re.compile(rf",? (?:or )?set {_CUT},?")
 """Advice of errors about a prompt's length, which contracts without such a field can't take."""
@@ -95,21 +96,30 @@ def _continue(before: Sequence[int], prompt: Prompt, served: Served) -> Prompt:
 
 @contextmanager
 def naming_fields(names: Mapping[str, str]) -> Iterator[None]:
-    """Errors that are raised inside name a contract's own fields: ``names`` has them by those of ``ChatRequest``."""
+    """Errors that are raised inside name a contract's own fields: ``names`` has them by those of ``ChatRequest``, and
+    where items of a list have places of their own also by these (``messages[2]``).
+    """
     try:
         yield
     except BadRequest as error:
         error.message = error.message.replace(_CUT, names[_CUT]) if _CUT in names else _ADVICE.sub("", error.message)
         error.args = (error.message,)
-        found = _HEAD.match(error.param or "")
-        if found is None or found[0] not in names:
+        head = _known_head(error.param or "", names)
+        if head is None:
             raise
-        own = names[found[0]]
-        error.param = own + (error.param or "")[found.end() :]
-        if error.message.startswith(found[0]):
-            error.message = own + error.message[found.end() :]
+        own = names[head]
+        error.param = own + (error.param or "")[len(head) :]
+        if error.message.startswith(head):
+            error.message = own + error.message[len(head) :]
             error.args = (error.message,)
         raise
+
+
+def _known_head(param: str, names: Mapping[str, str]) -> str | None:
+    """The longest beginning of ``param`` that has another name."""
+    found = _HEAD.match(param)
+    heads = () if found is None else (found[0], found[0].partition("[")[0])
+    return next((head for head in heads if head in names), None)
 
 
 async def _is_silent(

@@ -239,6 +239,8 @@ class AnswerReader:
 
     def read(self, chunk: Chunk) -> list[Delta]:
         """What a chunk adds to the answer."""
+        if self._thoughts_parser is None and self._calls_parser is None:
+            return self._read_plain(chunk.text)
         thought_before = self._thinks()
         parts = list(self._parse(chunk.text, ended=chunk.finish is not None))
         self._undecided += len(chunk.ids)
@@ -249,6 +251,12 @@ class AnswerReader:
         if self._text or self.calls:
             self._undecided = 0
         return deltas
+
+    def _read_plain(self, text: str) -> list[Delta]:
+        if not text:
+            return []
+        self._text.append(text)
+        return [Delta(content=text)]
 
     def finish(self) -> None:
         """The answer has ended: complete the calls."""
