@@ -312,7 +312,7 @@ class Device(abc.ABC):
 
         Raises ``ConfigError`` where it can't be told.
         """
-        raise ConfigError("this platform's profiler can't be told when to record: use the profiler torch")
+        raise ConfigError("this platform's profiler can't record on demand: use the profiler torch")
 
     def measure_peak(self, run: Callable[[], object]) -> int:
         """Bytes that ``run`` takes at its peak beyond what is held before; 0 where that is not measured."""

@@ -121,7 +121,7 @@ def test_another_servers_backend_is_the_platforms_first(start: Start, name: str)
         ("--load-format tensorizer", "tensorizer is not one of auto, safetensors, pt, sharded_state, dummy"),
         ("--block-size 8", "block_size=8: cpu-paged allows 16, 32, 64, 128"),
         ("--ssl-certfile nowhere.pem --ssl-keyfile nowhere.pem", "ssl-certfile and ssl-keyfile can't be used"),
-        ("--ssl-cert-reqs 2", "ssl-cert-reqs is for HTTPS"),
+        ("--ssl-cert-reqs 2", "ssl-cert-reqs requires HTTPS"),
         ("--root-path llm/", "root-path must look like /prefix"),
         ("--chat-template nowhere.jinja", "nowhere.jinja"),
         ("--api-accounts nowhere.toml", "nowhere.toml"),

@@ -91,7 +91,7 @@ class Api:
         """The server's models, in its order. Raises ``Unavailable`` where there is none."""
         found = _read_object(await self._get("/v1/models", key)).get("data")
         if not isinstance(found, list):
-            raise Unavailable(f"What answers at {self.server} is no OpenAI-compatible server.")
+            raise Unavailable(f"The server at {self.server} is not OpenAI-compatible.")
         if not found:
             raise Unavailable(f"The server at {self.server} serves no model.")
         return [Model(card["id"], _named(card, "modalities"), _named(card, "tasks")) for card in found]

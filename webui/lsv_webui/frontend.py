@@ -64,7 +64,7 @@ def page_options(settings: Mapping[str, Any]) -> PageOptions:
     """
     if settings["ssl_certfile"]:
         raise ConfigError(
-            "--webui can't check the certificate of its own server: run lsv webui --api https://NAME:PORT beside it",
+            "--webui can't check the certificate of its own server: run lsv webui --api https://NAME:PORT separately",
             param="webui.enabled",
         )
     if settings.get("uds"):

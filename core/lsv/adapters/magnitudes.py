@@ -86,8 +86,8 @@ def _measure(slots: AdapterSlots, share: Share) -> _Sums:
     squares = linear._buffers.get("squares")
     if squares is None:
         raise CheckpointError(
-            f"{linear.layer.name}: DoRA needs the lengths of weights, which the format {linear.format} does not tell: "
-            "merge the adapter into its model's weights"
+            f"{linear.layer.name}: DoRA needs the norms of weights, which the format {linear.format} does not "
+            "provide: merge the adapter into its model's weights"
         )
     a, b = (matrix.to(squares.device).float() for matrix in (share.a, share.b))
     rank = a.shape[1]

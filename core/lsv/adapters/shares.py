@@ -60,7 +60,7 @@ def cut_share(layer: LinearLayer, pairs: Mapping[str, Pair], dtype: torch.dtype)
             raise CheckpointError(f"{name}: whole copies are served of embeddings and heads, not of linear layers")
         if pair.a.shape[1] != inputs or len(pair.b) != outputs:
             raise CheckpointError(
-                f"{name} takes {inputs} features and gives {outputs}, and the adapter's lora_A is "
+                f"{name} has {inputs} inputs and {outputs} outputs, but the adapter's lora_A is "
                 f"{list(pair.a.shape)}, its lora_B {list(pair.b.shape)}: it is for another model"
             )
         check_scaled(name, pair, dtype)

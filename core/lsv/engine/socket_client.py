@@ -222,7 +222,7 @@ class SocketClient(OrderingClient):
 
     def _submit(self, submit: Submit, inbox: Inbox) -> None:
         if self._writer is not None and self._writer.transport.get_write_buffer_size() > _MOST_UNSENT:
-            raise Overloaded("the engine does not come to reading what it is sent: try again later")
+            raise Overloaded("the engine is not keeping up with requests; try again later")
         self._inboxes[submit.id] = inbox
         self._send(submit)
 

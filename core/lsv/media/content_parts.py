@@ -65,7 +65,7 @@ def read_part(part: ContentPart | str, where: str) -> str | Reference:
         return part
     if part.type not in KNOWN:
         raise BadRequest(
-            f"{where}.type: there are no parts of type {part.type[:32]!r}; it is one of {', '.join(KNOWN)}",
+            f"{where}.type: unknown type {part.type[:32]!r}; expected one of {', '.join(KNOWN)}",
             param=f"{where}.type",
         )
     if isinstance(part, InlinePart):

@@ -42,8 +42,8 @@ def complete_processors(config: EngineConfig, params: SamplingParams, *, inline:
         return params.replace(logits_processors={**params.logits_processors, BATCHED: told})
     if params.extra_args:
         raise BadRequest(
-            "extra_args: this engine has no logits processors that could read it; it is for those of "
-            "LLM(logits_processors=[...]) and --logits-processors",
+            "extra_args: this engine has no logits processors that could use it; set them with "
+            "LLM(logits_processors=[...]) or --logits-processors",
             param="extra_args",
         )
     return params

@@ -40,7 +40,7 @@ def check_code(reference: str, folder: Path) -> str:
             f"and {own} into auto_map"
         )
     if _REFERENCE.fullmatch(reference) is None:
-        raise CheckpointError(f"{folder}: auto_map names {reference!r:.100}, which is no module.Class")
+        raise CheckpointError(f"{folder}: auto_map names {reference!r:.100}, which is not of the form module.Class")
     file = folder.joinpath(*reference.split(".")[:-1]).with_suffix(".py")
     if not file.is_file():
         raise CheckpointError(f"auto_map names {reference}, but there is no {file}")

@@ -326,7 +326,9 @@ def _check_beams(params: SamplingParams) -> None:
     if not params.use_beam_search:
         for name, neutral in (("length_penalty", 1.0), ("early_stopping", False)):
             if getattr(params, name) != neutral:
-                raise BadRequest(f"{name} is for beam search: set use_beam_search, or leave it out", param=name)
+                raise BadRequest(
+                    f"{name} only applies to beam search: set use_beam_search, or leave it out", param=name
+                )
         return
     for name, harmless in _UNDRAWN.items():
         if (value := getattr(params, name)) not in harmless:

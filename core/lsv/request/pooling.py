@@ -97,8 +97,8 @@ class Pooler(msgspec.Struct, frozen=True, kw_only=True):
         """Raises ``BadRequest`` for a size that the model's vectors can't be cut to."""
         if self.dimensions is None:
             raise BadRequest(
-                "dimensions is not available: this model was not trained for shorter vectors; an operator who knows "
-                "better serves it with --hf-overrides '{\"is_matryoshka\": true}'",
+                "dimensions is not available: this model was not trained for shorter vectors; the operator can "
+                "override this with --hf-overrides '{\"is_matryoshka\": true}'",
                 param="dimensions",
             )
         if self.dimensions and dimensions not in self.dimensions:

@@ -247,7 +247,7 @@ def _choose_kv_dtype(asked: str, checkpoint: Mapping[str, Any], capabilities: Ca
 def _choose_scales(path: str | None, kv_dtype: str) -> str | None:
     if path and kv_dtype != _FP8_CACHE:
         raise ConfigError(
-            f"quantization_param_path is for a KV cache of fp8, not of {kv_dtype}: add --kv-cache-dtype fp8",
+            f"quantization_param_path requires an fp8 KV cache, not {kv_dtype}: add --kv-cache-dtype fp8",
             param="quantization_param_path",
         )
     return path

@@ -96,7 +96,7 @@ def read_draft_model(
         raise ConfigError(f"{_NAME}: {folder}/config.json names no architecture", param=_NAME)
     serving = find_offer(catalog, named)
     if serving.encodes or not serving.causal:
-        raise ConfigError(f"{_NAME}: {named} is no model that goes on with a text: choose another", param=_NAME)
+        raise ConfigError(f"{_NAME}: {named} is not a generative model: choose another one", param=_NAME)
     length = min(target.longest, own_length(checkpoint, serving))
     model = DraftModel(
         folder=str(folder),

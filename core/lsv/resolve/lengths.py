@@ -33,7 +33,7 @@ def own_length(checkpoint: Mapping[str, Any], model: ModelOffer) -> int:
         length = original * factor if all(isinstance(part, int | float) for part in (original, factor)) else math.nan
     if not 1 <= length < _MOST_LENGTH:
         raise CheckpointError(
-            f"config.json: the longest input comes to {length} tokens: give --max-model-len", param="model"
+            f"config.json: the longest input would have {length} tokens: set --max-model-len", param="model"
         )
     return int(length) - model.unused_positions
 

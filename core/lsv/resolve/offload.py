@@ -42,7 +42,7 @@ def choose_offload(settings: Settings, catalog: Catalog, *, cached: bool) -> Off
     size: float | None = settings[_SIZE]
     if settings["kv_offloading_backend"] is not None and size is None:
         raise ConfigError(
-            "kv_offloading_backend says of which kind the memory is: say how much there is with --kv-offload-gib",
+            "kv_offloading_backend only sets the kind of memory: set its size with --kv-offload-gib",
             param="kv_offloading_backend",
         )
     asked = [offer for offer in catalog.offers(KVTransportOffer) if settings[offer.switch]]
@@ -85,8 +85,8 @@ def choose_transfers(settings: Settings, offer: KVTransportOffer | None) -> Tran
         raise ConfigError(f"kv_role={role} and kv_transfer_config say different things: give one", param=_ROLE)
     if offer is None or not offer.exchange:
         raise ConfigError(
-            f"kv_role={role} needs --kv-offload-path: the folder in which the KV cache of prompts waits to be fetched, "
-            "or comes to; /dev/shm/lsv-kv would keep it in memory",
+            f"kv_role={role} needs --kv-offload-path, the folder for blocks to serve or to fetch; /dev/shm/lsv-kv "
+            "keeps them in memory",
             param=_ROLE,
         )
     produces, consumes = role in ("producer", "both"), role in ("consumer", "both")
@@ -128,8 +128,8 @@ def _read_theirs(config: Mapping[str, Any] | None) -> dict[str, Any]:
     connector, role = config.get("kv_connector"), config.get("kv_role")
     if connector not in _CONNECTORS:
         raise ConfigError(
-            f"{name}: kv_connector must be {' or '.join(_CONNECTORS)}, got {connector!r}; contents go between "
-            "the folders of --kv-offload-path in any case, and --kv-offload-gib is host memory behind the KV cache",
+            f"{name}: kv_connector must be {' or '.join(_CONNECTORS)}, got {connector!r}; contents are always "
+            "exchanged between the folders of --kv-offload-path; for host memory use --kv-offload-gib",
             param=name,
         )
     if role not in _ROLES:

@@ -99,7 +99,7 @@ def is_cached(checkpoint: Mapping[str, Any], offer: ModelOffer, pooler: Pooler) 
         return True
     if pooler.task == "generate":
         raise ConfigError(
-            "the model's tokens see those behind them (is_causal is false), so it can't generate: add --task embed",
+            "the model's tokens attend to later tokens (is_causal is false), so it can't generate: add --task embed",
             param="task",
         )
     return False

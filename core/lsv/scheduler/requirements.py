@@ -58,7 +58,7 @@ class Requirements:
         if not least <= len(items) <= most:
             wanted = "no" if not most else "exactly one" if least else "at most one"
             raise BadRequest(
-                f"the model attends to {wanted} item of media beside its prompt, and got {len(items)}", param="messages"
+                f"the model expects {wanted} media item next to its prompt, got {len(items)}", param="messages"
             )
         if cross_len is None or not items or items[0].count <= cross_len:
             return

@@ -46,5 +46,5 @@ def _read(settings: Mapping[str, Any]) -> Mapping[str, Any]:
                 param=_NAME,
             )
         if key not in (*_ELSEWHERE, *_UNKEPT):
-            raise ConfigError(f"structured-outputs-config: there is no {key!r:.100}", param=_NAME)
+            raise ConfigError(f"structured-outputs-config: unknown key {key!r:.100}", param=_NAME)
     return given

@@ -100,7 +100,7 @@ class PromptReader:
         """A text to encode, framed as its tokenizer does, and what the answer begins with, as it is."""
         for prompt in (encoder, decoder):
             if isinstance(prompt, Mapping) and prompt.get("multi_modal_data"):
-                raise BadRequest("this model encodes text, and takes no media", param="multi_modal_data")
+                raise BadRequest("this model encodes text and does not support media", param="multi_modal_data")
         text, ids = self._read(encoder, framed=True)
         if decoder is None:
             return encoded.place(ids, texts=(text, None))

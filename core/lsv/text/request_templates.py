@@ -111,7 +111,7 @@ def _carry_out(command: Render) -> Iterator[Rendered]:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise BadRequest("the chat template wrote what is not valid Unicode", param="chat_template") from None
+        raise BadRequest("the chat template wrote invalid Unicode", param="chat_template") from None
     yield Rendered(text)
 
 

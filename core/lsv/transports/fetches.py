@@ -78,7 +78,7 @@ class Fetches:
             return
         if self.exchange is None or self._transfers is None or spec.kv_peer not in self._transfers.peers:
             raise BadRequest(
-                f"kv_transfer_params: {spec.kv_peer} is none of the producers that are fetched from (--kv-peers)",
+                f"kv_transfer_params: {spec.kv_peer} is not listed in --kv-peers",
                 param="kv_transfer_params",
             )
         if "adapter" in group.needs or (spec.sampling is not None and spec.sampling.prompt_logprobs is not None):
@@ -142,7 +142,9 @@ class Fetches:
         self._counts = (transfers + 1, failed + (fault is not None), bytes + size)
         if fault is not None and (line := f"{peer}: {fault}") not in self._told and len(self._told) < _MOST:
             self._told.add(line)
-            _log.warning("KV cache of %s; the prompt is computed here, and others like it are not told of", line)
+            _log.warning(
+                "KV cache of %s; the prompt is computed here. Further failures of this kind are not logged", line
+            )
 
 
 def _names(group: RequestGroup, names_of: Callable[[Request], Sequence[bytes]]) -> list[bytes]:

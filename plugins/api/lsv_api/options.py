@@ -101,7 +101,7 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("ssl_ca_certs", "ssl_cert_reqs", "ssl_ciphers"):
             if getattr(self, name) and not self.ssl_certfile:
                 raise ConfigError(
-                    f"{name.replace('_', '-')} is for HTTPS: give ssl-certfile and ssl-keyfile too", param=name
+                    f"{name.replace('_', '-')} requires HTTPS: set ssl-certfile and ssl-keyfile, too", param=name
                 )
         if self.ssl_cert_reqs and not self.ssl_ca_certs:
             raise ConfigError(

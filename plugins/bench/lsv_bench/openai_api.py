@@ -91,7 +91,7 @@ class ApiClient:
         try:
             names = [str(model["id"]) for model in response.json()["data"]]
         except (ValueError, KeyError, TypeError):
-            raise Unavailable(f"what answers at {self.url} is no OpenAI-compatible server") from None
+            raise Unavailable(f"the server at {self.url} is not OpenAI-compatible") from None
         if not names:
             raise Unavailable(f"the server at {self.url} serves no model")
         return names

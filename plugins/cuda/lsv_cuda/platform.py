@@ -49,7 +49,7 @@ class CudaPlatform(Platform):
         count = vendor.runtime.device_count()
         if index >= count:
             raise ConfigError(
-                f"there is no GPU {index}: {count} can be seen; lower tensor_parallel_size or widen "
+                f"GPU {index} does not exist, {count} are visible: lower tensor_parallel_size or widen "
                 f"{self.maker.visible}",
                 param="tensor_parallel_size",
             )

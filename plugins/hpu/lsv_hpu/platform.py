@@ -59,7 +59,7 @@ class HpuPlatform(Platform):
         chosen, present = read(options), self.devices()
         if index >= len(present):
             raise ConfigError(
-                f"there is no Gaudi {index}: {len(present)} can be used here; lower tensor_parallel_size",
+                f"Gaudi {index} does not exist, {len(present)} are usable: lower tensor_parallel_size",
                 param="tensor_parallel_size",
             )
         info = present[index]

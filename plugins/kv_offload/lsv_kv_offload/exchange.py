@@ -114,9 +114,9 @@ def _check(size: int) -> int:
     """The size that was said of a file. Raises ``TransferFailed`` where there is none."""
     if size == OTHER:
         raise TransferFailed(
-            "what it keeps is of another form: start both with the same model, release and options of the model, the "
+            "its contents have a different form: start both with the same model, release and options of the model, the "
             "cache, ranks and plugins"
         )
     if not size:
-        raise TransferFailed("it does not have all of the prompt any more")
+        raise TransferFailed("it no longer has all of the prompt")
     return size

@@ -155,7 +155,7 @@ class FileTransport(Transport):
         """Log what is wrong with the first of many files."""
         if what not in self._told:
             self._told.add(what)
-            _log.warning("KV cache: %s; others like it are not told of", line)
+            _log.warning("KV cache: %s. Further failures of this kind are not logged", line)
 
 
 def _link(descriptor: int, path: str) -> bool:
@@ -185,6 +185,6 @@ def _open_folder(folder: Path) -> None:
         raise ConfigError(f"kv_offload_path: {error.strerror}: {error.filename}", param="kv_offload.path") from None
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o022:
         raise ConfigError(
-            f"kv_offload_path: {folder} must be a folder that belongs to this user and that nobody else can write to",
+            f"kv_offload_path: {folder} must be a folder that belongs to this user and is not writable by others",
             param="kv_offload.path",
         )

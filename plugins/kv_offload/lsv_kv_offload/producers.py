@@ -95,7 +95,7 @@ class Producers:
         except OtherKey:
             raise TransferFailed("it has another LSV_CLUSTER_KEY") from None
         except OtherProtocol:
-            raise TransferFailed("what is there hands on no KV cache") from None
+            raise TransferFailed("the server there does not serve KV blocks") from None
         except OSError as fault:
             raise self._leave_alone(peer, f"it does not answer: {fault.strerror or fault}") from None
 

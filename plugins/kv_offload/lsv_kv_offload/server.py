@@ -68,8 +68,8 @@ class Server:
             listener = listen(host, port)
         except OSError as error:
             raise ConfigError(
-                f"kv_host, kv_port: {join_address(host, port)} can't be listened at: {error.strerror or error}; it "
-                "must be an address of this machine, and a port that nobody has",
+                f"kv_host, kv_port: {join_address(host, port)} can't listen there: {error.strerror or error}; use an "
+                "address of this machine and a free port",
                 param="kv_port",
             ) from None
         listeners = (listener, nearby.listen(join_address(host, port)))

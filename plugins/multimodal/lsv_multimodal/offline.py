@@ -71,7 +71,7 @@ class InProcessMedia:
         try:
             return place(ids, prepared, self._placement)
         except KeyError as cause:
-            raise BadRequest(f"{_WHERE}: this family needs {cause} beside embeddings", param=_WHERE) from None
+            raise BadRequest(f"{_WHERE}: this family needs {cause} in addition to embeddings", param=_WHERE) from None
 
     def _prepare(self, modality: Modality, item: Any, options: Mapping[str, Any]) -> Prepared:
         if isinstance(item, Mapping) or _is_float(item):

@@ -39,7 +39,7 @@ class TorchPlatform(Platform):
 
         info, where = self._find(index, str(options.get("torch.device") or ""))
         try_out(where)
-        log.warning("%s computes at reference speed: there are no kernels of its own for it", where)
+        log.warning("%s runs at reference speed, because it has no kernels", where)
         return TorchDevice(info, where, int(float(options.get("torch.memory") or 0) * _GIB))
 
     def _find(self, index: int, kind: str) -> tuple[DeviceInfo, torch.device]:

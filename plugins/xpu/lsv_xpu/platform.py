@@ -64,7 +64,7 @@ class XpuPlatform(Platform):
         if index >= count:
             within = f" within ZE_AFFINITY_MASK={mask}" if mask else ""
             raise ConfigError(
-                f"there is no Intel GPU {index}: torch.xpu sees {count}{within}; lower tensor_parallel_size"
+                f"Intel GPU {index} does not exist: torch.xpu sees {count}{within}; lower tensor_parallel_size"
                 f"{' or widen the mask' if mask else ''}",
                 param="tensor_parallel_size",
             )

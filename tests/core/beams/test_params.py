@@ -34,9 +34,9 @@ def test_what_would_change_the_probabilities_is_refused(field: str, value: Any) 
 @pytest.mark.parametrize(
     ("given", "param", "why"),
     [
-        ({"length_penalty": 2.0}, "length_penalty", "is for beam search"),
-        ({"early_stopping": True}, "early_stopping", "is for beam search"),
-        ({"early_stopping": "never"}, "early_stopping", "is for beam search"),
+        ({"length_penalty": 2.0}, "length_penalty", "only applies to beam search"),
+        ({"early_stopping": True}, "early_stopping", "only applies to beam search"),
+        ({"early_stopping": "never"}, "early_stopping", "only applies to beam search"),
         ({"use_beam_search": True, "early_stopping": "soon"}, "early_stopping", 'true, false or "never"'),
         ({"use_beam_search": True, "early_stopping": 1}, "early_stopping", 'true, false or "never"'),
         ({"use_beam_search": True, "length_penalty": 11.0}, "length_penalty", "between -10 and 10"),

@@ -180,8 +180,8 @@ def test_auto_map(auto_map: object, names: tuple[str, ...], expected: str | None
     ("reference", "message"),
     [
         ("org/other--code.A", "in another repository, org/other"),
-        ("../up.A", "no module.Class"),
-        ("code", "no module.Class"),
+        ("../up.A", "not of the form module.Class"),
+        ("code", "not of the form module.Class"),
         ("absent.A", "there is no .*absent.py"),
     ],
 )

@@ -66,7 +66,7 @@ def test_launchers_say_it_where_several_machines_are_asked_for(
         ({**TWO, "nnodes": 3, "node_rank": 0, "master_addr": "head"}, "nnodes=3 must divide the 2 ranks"),
         ({**TWO, "executor": "inline", "node_rank": 0, "master_addr": "head"}, "executor inline knows nothing"),
         ({"node_rank": 1}, "say how many there are by --nnodes"),
-        ({"executor": "nodes"}, "say how many by --nnodes"),
+        ({"executor": "nodes"}, "set their number with --nnodes"),
     ],
 )
 def test_what_can_not_be_is_refused_by_name(given: dict[str, Any], message: str) -> None:

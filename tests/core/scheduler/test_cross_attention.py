@@ -234,8 +234,8 @@ def test_a_request_preempted_while_it_is_encoded_keeps_its_slot_until_that_has_s
 @pytest.mark.parametrize(
     ("media", "why"),
     [
-        ((), "attends to exactly one item of media beside its prompt, and got 0"),
-        ((sound("a"), sound("b")), "exactly one item of media beside its prompt, and got 2"),
+        ((), "expects exactly one media item next to its prompt, got 0"),
+        ((sound("a"), sound("b")), "exactly one media item next to its prompt, got 2"),
         ((sound("a", CROSS_LEN + 1),), "the item has 11 embeddings, and the model attends to at most 10"),
     ],
 )
@@ -245,7 +245,7 @@ def test_anything_but_one_item_is_refused(media: tuple[Media, ...], why: str) ->
 
 
 def test_a_cross_item_is_refused_by_a_model_without_cross_attention() -> None:
-    with pytest.raises(BadRequest, match="attends to no item of media beside its prompt, and got 1"):
+    with pytest.raises(BadRequest, match="expects no media item next to its prompt, got 1"):
         ask(Rig(limits=limits()), 0, sound("a"))
 
 

@@ -209,7 +209,7 @@ def test_no_more_wait_than_fit(monkeypatch):
 @pytest.mark.parametrize("peer", ["10.0.0.2:5600", "10.0.0.1:22", "localhost:80"])
 def test_engines_that_nobody_named_are_refused(peer):
     for exchange in (FakeExchange(), None):
-        with pytest.raises(BadRequest, match="none of the producers"):
+        with pytest.raises(BadRequest, match="is not listed in --kv-peers"):
             open_fetches(exchange).open(group(kv_peer=peer), cache())
 
 

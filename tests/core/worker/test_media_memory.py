@@ -115,7 +115,9 @@ def test_an_item_that_no_memory_is_left_for_is_refused_by_its_size(
         raise torch.OutOfMemoryError("out of memory")
 
     monkeypatch.setattr(encoder, "begin", fail)
-    with pytest.raises(ConfigError, match=r"no memory to encode .* 4096 embeddings.*lower encoder_cache_tokens"):
+    with pytest.raises(
+        ConfigError, match=r"not enough memory .* to encode .* 4096 embeddings.*lower encoder_cache_tokens"
+    ):
         encode_largest(encoder, encoder.largest(4096), config, device)
 
 

@@ -118,7 +118,7 @@ async def test_texts_have_a_limit_of_their_own() -> None:
     prompt = b'Content-Disposition: form-data; name="prompt"\r\n\r\n' + b"x" * 600
     large = FILE + b"x" * 5000
     assert decode_form(form(large, prompt), TYPE, SpeechRequest, limits).prompt == "x" * 600
-    with pytest.raises(TooLarge, match="beside its file"):
+    with pytest.raises(TooLarge, match="without its file"):
         decode_form(form(large, prompt, prompt), TYPE, SpeechRequest, limits)
 
 

@@ -61,10 +61,10 @@ async def test_producers_are_found_however_they_are_written(host, port, start):
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (remote("169.254.169.254", 80), "none of the producers"),
-        (remote("10.0.0.1", 22), "none of the producers"),
-        (remote("10.0.0.1:5600@evil", 5600), "none of the producers|needs remote_host"),
-        (remote("x" * 5000), "none of the producers"),
+        (remote("169.254.169.254", 80), "is not listed in"),
+        (remote("10.0.0.1", 22), "is not listed in"),
+        (remote("10.0.0.1:5600@evil", 5600), "is not listed in|needs remote_host"),
+        (remote("x" * 5000), "is not listed in"),
         (remote(None), "needs remote_host and remote_port"),
         (remote(port=None), "needs remote_host and remote_port"),
         (remote(port="5600/"), "needs remote_host and remote_port"),

@@ -165,7 +165,7 @@ def test_media_do_not_count_as_text() -> None:
     limits = Limits(text_bytes=1000)
     assert decode_body(json.dumps(body).encode(), ChatRequest, limits)
     body["documents"] = [{"data": "A" * (1 << 17)}]  # type: ignore[list-item]
-    with pytest.raises(TooLarge, match="beside its media"):
+    with pytest.raises(TooLarge, match="without its media"):
         decode_body(json.dumps(body).encode(), ChatRequest, limits)
 
 

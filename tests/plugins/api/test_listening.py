@@ -101,7 +101,7 @@ def test_files_and_ciphers_that_can_not_be_used(papers: Papers, given: dict[str,
 def test_certificates_need_an_authority() -> None:
     with pytest.raises(ConfigError, match="give their authorities with ssl-ca-certs"):
         ApiOptions(ssl_certfile="a", ssl_keyfile="b", ssl_cert_reqs=2)
-    with pytest.raises(ConfigError, match="ssl-ca-certs is for HTTPS"):
+    with pytest.raises(ConfigError, match="ssl-ca-certs requires HTTPS"):
         ApiOptions(ssl_ca_certs="a")
 
 

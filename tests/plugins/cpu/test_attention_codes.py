@@ -237,7 +237,7 @@ def test_an_engine_takes_the_scales_of_a_file(checkpoint: str, tmp_path: Path) -
         answers[scale], _, _ = generate(checkpoint, "fp8", quantization_param_path=file)
     assert answers[1.0] == answers[None]
     assert answers[1e6] != answers[None]
-    with pytest.raises(ConfigError, match="quantization_param_path is for a KV cache of fp8, not of int8"):
+    with pytest.raises(ConfigError, match="quantization_param_path requires an fp8 KV cache, not int8"):
         generate(checkpoint, "int8", quantization_param_path="x.json")
 
 

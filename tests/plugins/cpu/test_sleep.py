@@ -171,7 +171,7 @@ def test_kept_blocks_are_not_of_other_weights(base: Path, open_llm: Callable[...
     weights = copy / "model.safetensors"
     content, about = weights.read_bytes(), weights.stat()
     weights.write_bytes(content[:-4096] + bytes(4096))
-    with pytest.raises(CheckpointError, match="has changed since the engine was started"):
+    with pytest.raises(CheckpointError, match="has changed since the engine started"):
         llm.wake_up()
     weights.write_bytes(content)
     os.utime(weights, ns=(about.st_atime_ns, about.st_mtime_ns))

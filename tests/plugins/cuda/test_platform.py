@@ -106,7 +106,7 @@ def test_references_are_those_of_the_device() -> None:
 
 
 def test_a_gpu_that_is_not_there_is_refused() -> None:
-    with pytest.raises(ConfigError, match="there is no GPU 8: 8 can be seen; lower tensor_parallel_size or widen"):
+    with pytest.raises(ConfigError, match="GPU 8 does not exist, 8 are visible: lower tensor_parallel_size or widen"):
         EmulatedCudaPlatform().open(8, {})
 
 

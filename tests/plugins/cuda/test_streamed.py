@@ -306,7 +306,7 @@ def test_the_device_never_holds_all_layers(make: Make) -> None:
     ("gib", "options", "words"),
     [
         (1e-6, {}, r"it comes to 0 of 5 layers here, .*: give 0\.\d+ or more, or leave it out"),
-        (1, {"on": "hpu"}, "platform hpu copies nothing from the host beside its work"),
+        (1, {"on": "hpu"}, "platform hpu can't copy from the host in the background"),
     ],
 )
 def test_refusals(make: Make, gib: float, options: dict[str, Any], words: str) -> None:

@@ -126,7 +126,7 @@ def test_other_makers_accelerators_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_device_too_many_is_refused() -> None:
-    with pytest.raises(ConfigError, match="there is no Gaudi 5: 2 can be used here; lower tensor_parallel_size"):
+    with pytest.raises(ConfigError, match="Gaudi 5 does not exist, 2 are usable: lower tensor_parallel_size"):
         EmulatedHpu().open(5, {})
 
 

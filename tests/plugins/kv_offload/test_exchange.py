@@ -131,7 +131,7 @@ def test_what_one_keeps_another_has(open_exchange, port):
 def test_what_comes_first_is_kept_where_something_is_missing(open_exchange, port):
     producer, consumer = open_exchange("p", port=port), open_exchange("c")
     keep(producer, *KEYS[:2], KEYS[3])
-    with pytest.raises(TransferFailed, match="does not have all of the prompt"):
+    with pytest.raises(TransferFailed, match="no longer has all of the prompt"):
         fetch(consumer, port, *KEYS)
     assert [had(consumer, key) for key in KEYS] == [True, True, False, False, False]
 
@@ -178,7 +178,7 @@ def test_who_asks_before_the_request_has_come_waits_for_its_promise(open_exchang
 def test_what_nobody_promises_is_waited_for_in_bounds(open_exchange, port, monkeypatch):
     monkeypatch.setattr(server, "PATIENCE", 0.05)
     _, consumer = open_exchange("p", port=port), open_exchange("c")
-    with pytest.raises(TransferFailed, match="does not have all of the prompt"):
+    with pytest.raises(TransferFailed, match="no longer has all of the prompt"):
         fetch(consumer, port, *KEYS, pending=True)
 
 
@@ -192,7 +192,7 @@ def test_what_is_withdrawn_is_not_waited_for(open_exchange, port):
     assert producer._server is not None
     wait_until(lambda: KEYS[1] in producer._server.coming._news)
     producer.withdraw(KEYS)
-    assert "does not have all of the prompt" in str(came())
+    assert "no longer has all of the prompt" in str(came())
 
 
 def test_those_who_wait_for_many_contents_are_all_woken(monkeypatch):
@@ -308,8 +308,8 @@ def test_lengths_without_files_are_no_files(said):
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ({"identity": "f" * 32}, "of another form"),
-        ({"ranks": 1}, "of another form"),
+        ({"identity": "f" * 32}, "different form"),
+        ({"ranks": 1}, "different form"),
         ({"secret": b"some other secret"}, "another LSV_CLUSTER_KEY"),
     ],
 )
@@ -446,7 +446,7 @@ def test_strangers_are_cut_off(open_exchange, port, monkeypatch):
 
 
 def test_a_port_that_is_taken_is_told_of(open_exchange, port):
-    with socket.create_server(("127.0.0.1", port)), pytest.raises(ConfigError, match="can't be listened at"):
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(ConfigError, match="can't listen there"):
         open_exchange("p", port=port)
 
 
@@ -466,7 +466,7 @@ def test_a_content_that_is_revoked_is_not_handed_on_until_it_is_put_anew(open_ex
     producer, consumer = open_exchange("p", port=port), open_exchange("c")
     keep(producer, *KEYS[:2])
     producer.revoke(KEYS[:1])
-    with pytest.raises(TransferFailed, match="does not have all of the prompt"):
+    with pytest.raises(TransferFailed, match="no longer has all of the prompt"):
         fetch(consumer, port, KEYS[0])
     producer.expect(KEYS[0])
     assert fetch(consumer, port, *KEYS[:2])

@@ -116,7 +116,7 @@ def test_files_of_others_are_not_read(tmp_path):
 def test_a_folder_that_others_write_to_is_refused(tmp_path):
     (tmp_path / IDENTITY).mkdir()
     (tmp_path / IDENTITY).chmod(0o777)
-    with pytest.raises(ConfigError, match="nobody else can write"):
+    with pytest.raises(ConfigError, match="is not writable by others"):
         open_files(tmp_path)
 
 

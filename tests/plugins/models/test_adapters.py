@@ -324,5 +324,5 @@ def test_an_adapter_for_another_model_is_refused(
     base = checkpoint("llama")
     other = checkpoint("llama", hidden_size=32)
     folder = write_adapter(tmp_path / "a", other, list(linear_layers(other)))
-    with pytest.raises(CheckpointError, match=r"takes 96 features and gives 64, .* another model"):
+    with pytest.raises(CheckpointError, match=r"has 96 inputs and 64 outputs, .* another model"):
         adapted(engine_config(base, "llama"), catalog, folder)

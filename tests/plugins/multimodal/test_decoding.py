@@ -160,7 +160,7 @@ def test_numbers_as_sounds() -> None:
     [
         (b"", LIMITS, "damaged"),
         (b"hello", LIMITS, "damaged"),
-        (clip([0, 0]), LIMITS, "no audio in it"),
+        (clip([0, 0]), LIMITS, "contains no audio"),
         (sound(tone(1, 3), 16_000), Limits(seconds=2), "may last 2 s, this lasts 3 s"),
         (b"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nfile:///etc/passwd\n", LIMITS, "damaged|can't be decoded"),
         (b"ffconcat version 1.0\nfile /etc/passwd\n", LIMITS, "damaged|can't be decoded"),

@@ -389,12 +389,12 @@ async def test_files_of_the_folder(folder: Path, url: str, data: bytes) -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("file://{}/../secret", "no such file in the folder"),
-        ("file://{}/%2e%2e/secret", "no such file in the folder"),
-        ("file://{}/out", "no such file in the folder"),
-        ("file://{}/away/secret", "no such file in the folder"),
-        ("file:///etc/passwd", "no such file in the folder"),
-        ("file://{}/none", "no such file in the folder"),
+        ("file://{}/../secret", "has no such file"),
+        ("file://{}/%2e%2e/secret", "has no such file"),
+        ("file://{}/out", "has no such file"),
+        ("file://{}/away/secret", "has no such file"),
+        ("file:///etc/passwd", "has no such file"),
+        ("file://{}/none", "has no such file"),
         ("file://host{}/cat.png", "absolute path"),
         ("file:cat.png", "absolute path"),
         ("file://{}/cat.png%00", "absolute path"),

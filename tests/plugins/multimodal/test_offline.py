@@ -165,7 +165,7 @@ def test_what_is_refused(llm: LLM, data: Any, message: str) -> None:
 
 
 def test_there_are_no_vectors_for_prompts_with_media(llm: LLM) -> None:
-    with pytest.raises(BadRequest, match="no vectors for prompts with media"):
+    with pytest.raises(BadRequest, match="prompts with media have no vectors"):
         llm.encode({"prompt": "<image>", "multi_modal_data": {"image": solid(1, 2, 3)}}, use_tqdm=False)
 
 

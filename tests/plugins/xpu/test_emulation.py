@@ -70,7 +70,9 @@ def test_opening_says_loudly_that_nothing_is_there(caplog: pytest.LogCaptureFixt
     assert fake.log[:2] == [("device_count", ()), ("get_device_properties", (1,))]
     assert EmulatedXpuPlatform().references(device.info) == {}, "the host's speed is compared with no card"
     assert fake.calls["set_device"] == 1
-    with pytest.raises(ConfigError, match=r"no Intel GPU 2: torch.xpu sees 2 within ZE_AFFINITY_MASK=0,1; lower"):
+    with pytest.raises(
+        ConfigError, match=r"Intel GPU 2 does not exist: torch.xpu sees 2 within ZE_AFFINITY_MASK=0,1; lower"
+    ):
         open_device(2, affinity_mask="0,1")
 
 

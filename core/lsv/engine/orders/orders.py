@@ -37,9 +37,9 @@ class Orders:
     def check_open(self) -> None:
         """Raises ``Unavailable`` where no new requests are taken."""
         if not self.ready or self._draining:
-            raise Unavailable("the engine takes no requests now: it is loading or about to stop")
+            raise Unavailable("the engine accepts no requests now: it is loading or about to stop")
         if self._waiting:
-            raise Unavailable("the engine takes no requests now: it is about to sleep")
+            raise Unavailable("the engine accepts no requests now: it is about to sleep")
 
     def take(self, number: int, order: Control) -> None:
         """Carry out an order now, or once that can be. Raises ``EngineDied``."""

@@ -260,7 +260,7 @@ class ReplicaSet:
         """Those that take orders. Raises ``Unavailable`` where there is none."""
         ready = [replica for replica in self._replicas if replica.is_ready]
         if not ready:
-            raise Unavailable("the engines take no orders now: none is ready")
+            raise Unavailable("no engine is ready: try again later")
         return ready
 
     async def close(self, *, drain: float = 0.0) -> None:

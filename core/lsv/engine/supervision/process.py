@@ -54,7 +54,7 @@ class EngineProcess:
         except (EOFError, OSError):
             return self._explain()
         except ValueError as damaged:
-            return EngineDied(f"the engine sent what is not a message: {damaged}")
+            return EngineDied(f"the engine sent an invalid message: {damaged}")
 
     @property
     def hang(self) -> EngineDied:

@@ -80,7 +80,7 @@ def _read_config(given: Any) -> Mapping[str, Any]:
     known = (*_STEPS, *_KEPT, *_LOGGING, *_IDLE)
     for key, value in given.items():
         if key not in known:
-            raise ConfigError(f"eplb_config: there is no {key!r:.100}, but {', '.join(known)}", param=_NAME)
+            raise ConfigError(f"eplb_config: unknown key {key!r:.100}; expected {', '.join(known)}", param=_NAME)
         if key in _KEPT and value not in (None, _KEPT[key][0]):
             only, why = _KEPT[key]
             raise ConfigError(f"eplb_config: {key} must be {only}, got {value!r:.100}: {why}", param=_NAME)

@@ -175,8 +175,8 @@ def _place_one(settings: Settings) -> Placement:
         )
     if settings["data_parallel_hybrid_lb"] or settings["data_parallel_start_rank"]:
         raise ConfigError(
-            f"data_parallel_rank={rank} is for a server with one replica; several on a machine are numbered by "
-            "--data-parallel-start-rank: leave one of the two out",
+            f"data_parallel_rank={rank} requires a server with one replica, --data-parallel-start-rank one "
+            "with several: leave one of the two out",
             param="data_parallel_rank",
         )
     if rank >= count:
@@ -236,8 +236,8 @@ def _find_node_0(settings: Settings, *, headless: bool, each: int = 0) -> Replic
     address: str | None = settings["data_parallel_address"]
     if address is None and not each:
         raise ConfigError(
-            f"{settings['data_parallel_size']} replicas on several machines need --data-parallel-address: that of the "
-            "machine that serves, where the others join it",
+            f"{settings['data_parallel_size']} replicas on several machines need --data-parallel-address, the "
+            "address of the machine that serves",
             param="data_parallel_address",
         )
     address = find_address(settings, address)

@@ -105,7 +105,7 @@ def choose_executor(asked: str, topology: Topology, catalog: Catalog, *, spread:
             )
         return "nodes"
     if asked == "nodes":
-        raise ConfigError("executor nodes is for several machines: say how many by --nnodes", param="executor")
+        raise ConfigError("executor nodes requires several machines: set their number with --nnodes", param="executor")
     if asked == "inline" and topology.ranks > 1:
         raise ConfigError("executor inline runs one device: several need executor processes", param="executor")
     if asked != "auto":

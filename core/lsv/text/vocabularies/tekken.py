@@ -86,7 +86,7 @@ def _list_specials(file: _File) -> list[_Special]:
     given, count = file.special_tokens, file.config.default_num_special_tokens
     listed = _OLDER if given is None else given
     if [one.rank for one in listed] != list(range(len(listed))) or not len(listed) <= count <= _MOST_SPECIALS:
-        raise ValueError(f"its special tokens must have ranks from 0 on, of which there are {count}")
+        raise ValueError(f"its {count} special tokens must have the ranks from 0 on")
     if missing := {*NAMED.values()} - {one.token_str for one in listed}:
         raise ValueError(f"it has no {', '.join(sorted(missing))}")
     return [*listed, *(_Special(rank, f"<SPECIAL_{rank}>") for rank in range(len(listed), count))]

@@ -70,7 +70,7 @@ def encode_largest(encoder: Encoder, inputs: Mapping[str, torch.Tensor], config:
             state = encoder.advance(state, part)
     except torch.OutOfMemoryError:
         raise ConfigError(
-            "there is no memory to encode the largest item of media, "
-            f"{config.encoder_cache_tokens} embeddings, beside the weights: lower encoder_cache_tokens",
+            f"not enough memory next to the weights to encode the largest media item, {config.encoder_cache_tokens} "
+            "embeddings: lower encoder_cache_tokens",
             param="encoder_cache_tokens",
         ) from None

@@ -150,8 +150,8 @@ class ResidentModel:
         elif self._loaded is None:
             if self._identify() != self._kept_for:
                 raise CheckpointError(
-                    f"{self._config.model} has changed since the engine was started, and what is kept outside of it of "
-                    "the KV cache is of the weights before: start the engine again"
+                    f"{self._config.model} has changed since the engine started, and its saved KV cache belongs to "
+                    "the old weights: restart the engine"
                 )
             self._loaded = self._load(lambda *_: None)
             if self._loaded.adapters is not None and self._adapters is not None:

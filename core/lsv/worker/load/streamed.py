@@ -102,7 +102,7 @@ def stream_layers(model: Model, config: EngineConfig, device: Device) -> Streame
         return None
     fetcher = device.fetcher(PLACES)
     if fetcher is None:
-        raise _refuse(f"platform {config.platform} copies nothing from the host beside its work: leave it out")
+        raise _refuse(f"platform {config.platform} can't copy from the host in the background: leave it out")
     if not model.staged:
         raise _refuse(f"layers of {config.architecture} need more than the last one's output: leave it out")
     if any(layer.source is not None for layer in model.attention_layers()):

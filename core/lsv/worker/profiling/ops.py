@@ -47,7 +47,7 @@ class OpRecorder(Recorder):
         table = self._profile.key_averages().table(sort_by=order, row_limit=_ROWS, max_name_column_width=_WIDTH)
         ops = trace.with_name(f"{trace.name.partition('.pt.')[0]}.ops.txt")
         ops.write_text(table)
-        log.info("the profile is in %s, and what took how long in %s beside it", trace, ops.name)
+        log.info("the profile is in %s, and a summary by op in %s next to it", trace, ops.name)
 
 
 def _activities() -> list[ProfilerActivity]:

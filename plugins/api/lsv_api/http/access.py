@@ -88,7 +88,7 @@ class Gate:
         exchange.belongs_to(account)
         if admin and not account.admin:
             raise NotAllowed(
-                "This is for the operator: use a key of --admin-api-key, or of an account with admin = true"
+                "Only the operator may do this: use a key of --admin-api-key, or of an account with admin = true"
             )
         if request.method == "POST":
             self._api.quotas.start(account)

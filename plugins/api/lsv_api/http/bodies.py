@@ -81,7 +81,7 @@ def decode_body(data: bytes, kind: type[Body], limits: Limits = Limits()) -> Bod
 def _decode(data: bytes, kind: type[Body], limits: Limits) -> Body:
     if len(data) > limits.text_bytes:
         raise TooLarge(
-            f"The body has more than {limits.text_bytes / (1 << 20):g} MiB beside its media; send less or raise "
+            f"The body has more than {limits.text_bytes / (1 << 20):g} MiB without its media; send less or raise "
             "--api-max-text-mb"
         )
     check_shape(data, limits)

@@ -142,7 +142,7 @@ def check_ready(client: Client) -> None:
     if status.state == "sleeping":
         raise Unavailable(f"The engine sleeps ({status.stage}); it answers again after POST /wake_up")
     if status.state == "draining":
-        raise Unavailable("The engine is stopping and takes no new requests")
+        raise Unavailable("The engine is stopping and accepts no new requests")
 
 
 class Exchange:

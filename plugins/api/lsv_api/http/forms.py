@@ -65,7 +65,7 @@ def _fields(data: bytes, content_type: str, limits: Limits) -> dict[str, Any]:
         left -= 0 if name == _FILE else len(content)
         if left < 0:
             raise TooLarge(
-                f"The form has more than {limits.text_bytes / (1 << 20):g} MiB beside its file; send less or raise "
+                f"The form has more than {limits.text_bytes / (1 << 20):g} MiB without its file; send less or raise "
                 "--api-max-text-mb"
             )
         value = content if name == _FILE else _text(name, content)

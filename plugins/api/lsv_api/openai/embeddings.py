@@ -81,7 +81,7 @@ def packer(body: EmbeddingRequest | PoolingRequest) -> Callable[[Vector], str] |
     if body.encoding_format != "base64":
         for field in ("embed_dtype", "endianness"):
             if getattr(body, field):
-                raise BadRequest(f"{field} is for encoding_format base64; numbers have neither", param=field)
+                raise BadRequest(f"{field} requires encoding_format base64; leave it out for numbers", param=field)
         return None
     order = {"big": ">", "native": "="}.get(body.endianness or "", "<")
 

@@ -77,7 +77,5 @@ def _find_peer(body: GenerationRequest, params: TransferParams, transfers: Trans
             param=_FIELD,
         ) from None
     if peer not in transfers.peers:
-        raise BadRequest(
-            f"{_FIELD}: {peer[:80]} is none of the producers that this server fetches from (--kv-peers)", param=_FIELD
-        )
+        raise BadRequest(f"{_FIELD}: {peer[:80]} is not listed in this server's --kv-peers", param=_FIELD)
     return peer

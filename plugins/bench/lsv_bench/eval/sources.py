@@ -48,7 +48,7 @@ def _gather(settings: Settings, catalog: Catalog) -> Material:
         return msgspec.structs.replace(material, match=gsm8k.MATCH)
     for name in ("shots", "shots_from"):
         if settings[name] is not None:
-            raise ConfigError(f"{name} is for --gsm8k: other questions are asked as they stand", param=name)
+            raise ConfigError(f"{name} only applies to --gsm8k: other questions are asked unchanged", param=name)
     if settings["questions"] or text:
         asked = read_questions(settings["questions"])[:count] if settings["questions"] else []
         return from_files(asked, settings["questions"], text)

@@ -49,7 +49,7 @@ def parse(config: Mapping[str, Any], max_len: int) -> PreTrainedConfig:
     parsed = CONFIG_MAPPING[kind].from_dict(decode(config))
     layers = getattr(parsed.get_text_config(), "num_hidden_layers", None)
     if not isinstance(layers, int) or not 1 <= layers <= MOST_LAYERS:
-        raise Refused(f"num_hidden_layers is {layers!r:.100}, which is no number of layers")
+        raise Refused(f"num_hidden_layers is {layers!r:.100}, expected a number of layers")
     _check_layers(parsed.get_text_config(), max_len)
     return parsed
 

@@ -156,5 +156,5 @@ def _build(config: Mapping[str, Any], dtype: torch.dtype, architecture: str) -> 
     if type(lm).__name__ != architecture:
         raise Refused(f"for text generation transformers has {type(lm).__name__} instead")
     if type(lm.get_output_embeddings()) is not nn.Linear:
-        raise Refused("its head is no linear layer")
+        raise Refused("its head is not a linear layer")
     return lm

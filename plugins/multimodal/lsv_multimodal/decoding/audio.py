@@ -24,7 +24,7 @@ def decode_audio(data: bytes, rate: int, limits: Limits) -> Audio:
     """
     found = decode_track(data, rate, limits)
     if found is None:
-        raise BadRequest("there is no audio in it")
+        raise BadRequest("it contains no audio")
     return found
 
 

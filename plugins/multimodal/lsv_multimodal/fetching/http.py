@@ -66,7 +66,7 @@ class Fetcher:
                 if response.status not in _MOVED:
                     return await self._read(response, url)
                 url = _redirected(target, response)
-        raise BadRequest(f"{_shown(url)} is behind more than {_REDIRECTS} redirects")
+        raise BadRequest(f"{_shown(url)} has more than {_REDIRECTS} redirects")
 
     def _check(self, url: str) -> httpx2.URL:
         """The URL, parsed; what was checked is what will be connected to. Raises ``BadRequest``."""
@@ -126,7 +126,7 @@ def _redirected(source: httpx2.URL, response: httpcore2.Response) -> str:
     try:
         return str(source.join(place.decode("ascii")))
     except (httpx2.InvalidURL, UnicodeDecodeError):
-        raise BadRequest(f"{_shown(str(source))} redirects to something that is no URL") from None
+        raise BadRequest(f"{_shown(str(source))} redirects to an invalid URL") from None
 
 
 def _shown(url: str) -> str:

@@ -69,7 +69,7 @@ class Sources:
         except (OSError, RuntimeError):
             real = None
         if real is None or not real.is_relative_to(folder):
-            raise BadRequest("there is no such file in the folder of --allowed-local-media-path")
+            raise BadRequest("the folder of --allowed-local-media-path has no such file")
         return self._read_regular(real)
 
     def _read_regular(self, path: Path) -> bytes:

@@ -57,7 +57,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("--gsm8k missing.jsonl", "gsm8k missing.jsonl can't be read"),
         ("--gsm8k q.jsonl", "problem q.jsonl:1 can't be used: Object missing required field `question`"),
         ("--gsm8k q.jsonl --questions q.jsonl", "give either --questions or --gsm8k, not both"),
-        ("--shots 3 --questions q.jsonl", "shots is for --gsm8k"),
+        ("--shots 3 --questions q.jsonl", "shots only applies to --gsm8k"),
     ],
 )
 def test_errors_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str], arguments: str, why: str) -> None:

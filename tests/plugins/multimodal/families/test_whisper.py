@@ -216,10 +216,10 @@ def test_users_give_text_and_samples_or_embeddings(
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        ({}, "attends to exactly one item of media beside its prompt, and got 0"),
+        ({}, "expects exactly one media item next to its prompt, got 0"),
         (
             {"audio": [(sound(1).samples, RATE), (sound(2).samples, RATE)]},
-            "exactly one item of media beside its prompt, and",
+            "exactly one media item next to its prompt",
         ),
         ({"audio": (sound(1, 2.1).samples, RATE)}, "the audio lasts 2.1 s, and the model hears 2 s at a time"),
         ({"image": np.zeros((4, 4, 3), np.uint8)}, "image"),

@@ -197,7 +197,7 @@ class Member:
             end = await asyncio.to_thread(reach, self._way._replace(patience=_DIAL_SECONDS), self._key, replica)
             theirs = await stream_over(end)
         except (LsvError, OSError) as cause:
-            log.warning("node 0 takes no connection to replica %d: %s", replica, cause)
+            log.warning("node 0 refused the connection to replica %d: %s", replica, cause)
             return
         try:
             await splice(theirs, await asyncio.open_unix_connection(str(self._replicas[replica].address)))
