@@ -168,7 +168,7 @@ def test_the_option_of_many_parts():
         ({"enable_in_reasoning": "yes"}, "true or false"),
         ({"disable_any_whitespace": True}, "not available"),
         ({"reasoning_parser": "qwen3"}, "--reasoning-parser"),
-        ({"surprise": 1}, "no 'surprise'"),
+        ({"surprise": 1}, "unknown key 'surprise'"),
         ([], None),
         ("x", "JSON object"),
     ):

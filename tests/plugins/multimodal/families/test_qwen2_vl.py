@@ -297,10 +297,10 @@ def test_embeddings_come_with_their_places(
 
     assert ask("image", {"grid": grid}) == one.answer([placed])[0]
     for kind, given, why in (
-        ("image", {}, "needs 'grid' beside embeddings"),
+        ("image", {}, "needs 'grid' in addition to embeddings"),
         ("image", {"grid": [1, 4, 4]}, "12 embeddings are no grid of .1, 4, 4. patches"),
         ("image", {"grid": []}, "12 embeddings are no grid"),
-        ("video", {"grid": grid}, "needs 'pace' beside embeddings"),
+        ("video", {"grid": grid}, "needs 'pace' in addition to embeddings"),
         ("video", {"grid": [3, 2, 8], "pace": [9.0]}, "too small for the time between them"),
     ):
         with pytest.raises(BadRequest, match=why):
