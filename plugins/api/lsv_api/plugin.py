@@ -31,7 +31,7 @@ def lsv_frontends() -> Iterable[FrontendOffer]:
 
 @hookimpl
 def lsv_routes() -> Iterable[ContractOffer]:
-    for name in ("openai", "responding", "messages", "ollama", "pooling", "speech", "admin"):
+    for name in ("openai", "responding", "messages", "ollama", "inference", "pooling", "speech", "admin"):
         yield ContractOffer(name, load=f"lsv_api.{name}.contract:make")
 
 

@@ -36,7 +36,7 @@ def paths():
 
 
 OPERATORS = {route.path for route in ROUTES if route.admin}
-MONITORING = ("/health", "/ready", "/metrics")
+MONITORING = ("/health", "/ready", "/ping", "/load", "/metrics")
 
 
 @pytest.fixture
@@ -79,6 +79,8 @@ async def test_monitoring_needs_no_key_unless_it_is_protected(start):
         "/live",
         "/ready",
         "/health",
+        "/ping",
+        "/load",
         "/metrics",
     ]
 
@@ -87,8 +89,9 @@ async def test_strangers_are_not_told_what_an_engine_died_of(start):
     engine = FakeClient()
     engine.status = EngineStatus(state="dead", error="/home/me/model: no such file")
     site = await start(engine, api_keys=("right",))
-    assert (await site.http.get("/health")).json()["models"][0]["error"] is None
-    assert "/home/me" in (await site.http.get("/health", headers=KEY)).text
+    for path in ("/health", "/ready", "/ping"):
+        assert (await site.http.get(path)).json()["models"][0]["error"] is None
+        assert "/home/me" in (await site.http.get(path, headers=KEY)).text
 
 
 @pytest.mark.parametrize(

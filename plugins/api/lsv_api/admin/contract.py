@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lsv_api.admin import adapters, profile, sleep, status
+from lsv_api.admin import adapters, information, profile, sleep, status
+from lsv_api.admin import records as own
 from lsv_api.contract import Contract, Route
 from lsv_api.records import requests, responses
 
@@ -85,6 +86,40 @@ ROUTES = (
         summary="The same as /ready",
         response=responses.Health,
         open="monitoring",
+        probe=True,
+    ),
+    Route(
+        method="GET",
+        path="/ping",
+        handler=status.health,
+        summary="The same as /ready, where SageMaker asks",
+        response=responses.Health,
+        open="monitoring",
+        probe=True,
+    ),
+    Route(
+        method="GET",
+        path="/load",
+        handler=information.show_load,
+        summary="Requests that are being answered",
+        response=own.ServerLoad,
+        open="monitoring",
+        probe=True,
+    ),
+    Route(
+        method="GET",
+        path="/server_info",
+        handler=information.show_server,
+        summary="How the models are served, without paths and keys",
+        response=own.ServerInfo,
+        probe=True,
+    ),
+    Route(
+        method="GET",
+        path="/tokenizer_info",
+        handler=information.show_tokenizer,
+        summary="Special tokens and the chat template of a model",
+        response=own.TokenizerInfo,
         probe=True,
     ),
     Route(

@@ -33,17 +33,18 @@ SLOTS = tuple(secrets.token_hex(16) for _ in range(4))
 class EventTemplate:
     """Events that differ in a few values only: what stands around these is encoded once.
 
-    ``record`` has the first of ``SLOTS`` in the places of these values, in the order of its fields.
+    ``record`` has the first of ``SLOTS`` in the places of these values, in the order of its fields. ``write`` writes an
+    event from its record.
     """
 
-    def __init__(self, record: Any, name: str = "") -> None:
-        form = event(record, name)
+    def __init__(self, record: Any, write: Callable[[Any], bytes] = event) -> None:
+        form = write(record)
         for slot in SLOTS:
             form = form.replace(_encoder.encode(slot), b"\0")  # a byte that JSON never has
         self._first, *self._rest = form.split(b"\0")
 
     def fill(self, *values: Any) -> bytes:
-        """The event with these values, byte for byte as ``event`` writes the whole record; spare ones are left out."""
+        """The event with these values, byte for byte as ``write`` writes the whole record; spare ones are left out."""
         data = self._first
         for value, behind in zip(values, self._rest, strict=False):
             data += _encoder.encode(value) + behind

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from functools import partial
 from typing import Literal, NamedTuple
 
 from lsv.text.messages import read_arguments
@@ -237,4 +238,4 @@ def _growth(kind: Kind, index: int) -> EventTemplate:
         delta = MessagesThinkingDelta(SLOTS[0])
     else:
         delta = MessagesInputDelta(SLOTS[0])
-    return EventTemplate(MessagesBlockDelta(index=index, delta=delta), "content_block_delta")
+    return EventTemplate(MessagesBlockDelta(index=index, delta=delta), partial(event, name="content_block_delta"))

@@ -94,7 +94,6 @@ ROUTES = (
         summary="List the served models, as Ollama does",
         response=records.OllamaTags,
         errors=write_error,
-        probe=True,
     ),
     Route(
         method="GET",
@@ -103,7 +102,6 @@ ROUTES = (
         summary="List the models in memory",
         response=records.OllamaProcesses,
         errors=write_error,
-        probe=True,
     ),
     Route(
         method="GET",

@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from lsv.request.outputs import Chunk, PositionLogprobs
 from lsv_api.http.context import Exchange
-from lsv_api.http.sse import StreamForm
+from lsv_api.http.sse import SLOTS, EventTemplate, StreamForm
 from lsv_api.ollama.records import (
     OllamaAnswer,
     OllamaAnswerMessage,
@@ -81,10 +81,16 @@ class AnswerWriter:
 
     async def lines(self) -> AsyncGenerator[bytes, None]:
         """The answer as it grows, a line of JSON an object."""
+        texts = self._template()
         async for deltas in self._growing.deltas():
-            pieces = list(self._pieces(deltas))
-            if pieces:
-                yield b"".join(write_line(self._object(piece)) for piece in pieces)
+            data = b""
+            for piece in self._pieces(deltas):
+                if piece.thinking or piece.calls or self._scored:
+                    data += write_line(self._object(piece))
+                else:
+                    data += texts.fill(written_at(), piece.text)
+            if data:
+                yield data
         ended = self._calls.end()
         if ended:
             yield write_line(self._object(Piece(calls=ended)))
@@ -120,6 +126,12 @@ class AnswerWriter:
                 "logprobs": self._take_logprobs(),
             },
         )
+
+    def _template(self) -> EventTemplate:
+        """Objects with new text and nothing else."""
+        when, text = SLOTS[:2]
+        shared = {"model": self._model, "created_at": when, "done": False}
+        return EventTemplate(self.write(Piece(text), shared), write_line)
 
     def _take_logprobs(self) -> list[ChatLogprob] | UnsetType:
         """The log probabilities of the tokens since the last object."""

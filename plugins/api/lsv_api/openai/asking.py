@@ -73,15 +73,23 @@ async def ask_chat(
 
 
 async def ask_text(
-    body: CompletionRequest, served: Served, exchange: Exchange, id: str, *, strict: bool = True
+    body: CompletionRequest,
+    served: Served,
+    exchange: Exchange,
+    id: str,
+    *,
+    default_max_tokens: int | None = None,
+    strict: bool = True,
 ) -> Asked:
-    """Check, tokenise and admit one text for the model to go on with. Its answer is read as text, and may fill the
-    context. Raises ``BadRequest`` and its kinds, with the fields of ``CompletionRequest`` as ``param``.
+    """Check, tokenise and admit one text, or its token ids, for the model to go on with. Its answer is read as text;
+    one without ``max_tokens`` gets ``default_max_tokens``, None for all that is left of the context.
+
+    Raises ``BadRequest`` and its kinds, with the fields of ``CompletionRequest`` as ``param``.
     """
     prompts = await encode_prompts(body, served, exchange)
     params = sampling_params(body, served, body.max_tokens, body.logprobs)
     request = make_request(body, prompts, params, id, exchange)
-    admitted = served.admission.admit(request, strict=strict)
+    admitted = served.admission.admit(request, default_max_tokens=default_max_tokens, strict=strict)
     return Asked(admitted, served, AnswerReading.plain(served), form_origin(body))
 
 

@@ -212,6 +212,7 @@ class AnswerReader:
         self._shows_thoughts = shows_thoughts
         self._first_only = first_only
         self._short_ids = short_ids
+        self._is_plain = thoughts is None and calls is None
         self._undecided = 0
         """Tokens before any thought or text: they may be the mark that thoughts begin with."""
         self._drops = False
@@ -239,8 +240,8 @@ class AnswerReader:
 
     def read(self, chunk: Chunk) -> list[Delta]:
         """What a chunk adds to the answer."""
-        if self._thoughts_parser is None and self._calls_parser is None:
-            return self._read_plain(chunk.text)
+        if self._is_plain:
+            return [self._note_text(chunk.text)] if chunk.text else []
         thought_before = self._thinks()
         parts = list(self._parse(chunk.text, ended=chunk.finish is not None))
         self._undecided += len(chunk.ids)
@@ -251,12 +252,6 @@ class AnswerReader:
         if self._text or self.calls:
             self._undecided = 0
         return deltas
-
-    def _read_plain(self, text: str) -> list[Delta]:
-        if not text:
-            return []
-        self._text.append(text)
-        return [Delta(content=text)]
 
     def finish(self) -> None:
         """The answer has ended: complete the calls."""
@@ -278,13 +273,16 @@ class AnswerReader:
 
     def _note(self, part: Part) -> Delta | None:
         if isinstance(part, Text):
-            self._text.append(part.text)
-            return Delta(content=part.text)
+            return self._note_text(part.text)
         if isinstance(part, Thought):
             return self._note_thought(part.text)
         if isinstance(part, CallBegin):
             return self._note_call(part)
         return self._note_arguments(part)
+
+    def _note_text(self, text: str) -> Delta:
+        self._text.append(text)
+        return Delta(content=text)
 
     def _note_thought(self, text: str) -> Delta | None:
         if not self._shows_thoughts:

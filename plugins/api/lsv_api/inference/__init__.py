@@ -1,0 +1,1 @@
+"""What the model is shown, and token ids in and out."""
