@@ -34,7 +34,13 @@ _INCLUDABLE = (
     "code_interpreter_call.outputs",
 )
 """What ``include`` may name; parts of calls of built-in tools are never there to be included."""
-_TOOL_FIELDS = ("name", "description", "parameters", "strict")
+_TOOL_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "defer_loading": (None, False),
+    "async": (None, False),
+    "allowed_callers": (None, [], ["direct"]),
+    "output_schema": _EMPTY,
+}
+"""Fields of functions that this server can't honour, with their neutral values."""
 _MOST_LOGPROBS = 20
 _METADATA = (16, 64, 512)
 """Pairs, and characters of keys and values."""
@@ -138,7 +144,15 @@ def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
             "a function and call the tool yourself",
             param=f"{where}.type",
         )
-    return {"type": "function", "function": {name: tool[name] for name in _TOOL_FIELDS if tool.get(name) is not None}}
+    for name, neutral in _TOOL_NEUTRAL.items():
+        if tool.get(name) not in neutral:
+            raise Unsupported(f"{where}.{name} is not available on this server; leave it out", param=f"{where}.{name}")
+    function = {
+        name: value
+        for name, value in tool.items()
+        if name != "type" and name not in _TOOL_NEUTRAL and value is not None
+    }
+    return {"type": "function", "function": function}
 
 
 def _keep_allowed(tools: list[dict[str, Any]], allowed: Sequence[str]) -> list[dict[str, Any]]:
