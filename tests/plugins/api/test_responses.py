@@ -161,6 +161,39 @@ async def test_bounds_of_calls(start) -> None:
     assert [item.type for item in found.output] == ["message", "function_call", "function_call"]
 
 
+async def test_custom_tools_take_a_text(start) -> None:
+    patch = '<tool_call>\n{"name": "patch", "arguments": {"input": "*** \\"a\\"\\n+b"}}\n</tool_call>'
+    site = await start(FakeClient(answer=f"So. {patch}"), tool_call_parser="hermes")
+    tool = {"type": "custom", "name": "patch", "description": "Change a file", "format": {"type": "text"}}
+    found = await respond(site, tools=[tool])
+    call = found.output[1]
+    assert (call.type, call.name, call.input) == ("custom_tool_call", "patch", '*** "a"\n+b')
+    assert found.tools[0].type == "custom"
+    events = await stream(site, tools=[tool, WEATHER])
+    kinds = [event.type.removeprefix("response.") for event in events[-5:]]
+    assert kinds == [
+        "output_item.added", "custom_tool_call_input.delta", "custom_tool_call_input.done", "output_item.done",
+        "completed",
+    ]  # fmt: skip
+    assert events[-4].delta == events[-3].input == events[-1].response.output[1].input == call.input
+    seen: list[Any] = []
+    render = site.engine.tokenizer.render_chat
+    site.engine.tokenizer.render_chat = lambda messages, **more: seen.append(messages) or render(messages, **more)
+    output = {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "done"}
+    back = [item.model_dump(exclude_none=True) for item in found.output]
+    await respond(site, input=[{"role": "user", "content": "Hi"}, *back, output], tools=[tool])
+    assert [message["role"] for message in seen[0]] == ["user", "assistant", "tool"]
+    arguments = seen[0][1]["tool_calls"][0]["function"]["arguments"]
+    assert json.loads(arguments) == {"input": call.input}
+    site.engine.answer = patch
+    cut = await respond(site, tools=[tool], max_output_tokens=len(patch) - 30)
+    assert (cut.status, cut.output[0].type) == ("incomplete", "custom_tool_call")
+    choice = {"type": "custom", "name": "patch"}
+    assert (await respond(site, tools=[tool, WEATHER], tool_choice=choice)).output[0].name == "patch"
+    grammar = {**tool, "format": {"type": "grammar", "syntax": "lark", "definition": "start: /a/"}}
+    assert (await refused(site, tools=[grammar]))["param"] == "tools[0].format"
+
+
 async def test_a_choice_may_allow_some_tools(start) -> None:
     site = await start(FakeClient(answer=CALL), tool_call_parser="hermes")
     other = {**WEATHER, "name": "get_time"}
@@ -174,7 +207,7 @@ async def test_a_choice_may_allow_some_tools(start) -> None:
     assert (await refused(site, tools=[WEATHER], tool_choice=gone))["param"] == "tool_choice.tools"
 
 
-@pytest.mark.parametrize("kind", ["web_search", "file_search", "code_interpreter", "mcp", "custom", None])
+@pytest.mark.parametrize("kind", ["web_search", "file_search", "code_interpreter", "mcp", "local_shell", None])
 async def test_built_in_tools_are_refused_by_name(site, kind: str | None) -> None:
     error = await refused(site, tools=[{"type": kind}])
     assert (error["param"], error["code"]) == ("tools[0].type", "unsupported_parameter")
@@ -261,6 +294,10 @@ WRONG: dict[str, dict[str, Any]] = {
     "temperature": {"temperature": -1},
     "tool_choice": {"tool_choice": {"type": "web_search"}},
     "tools[0].name": {"tools": [{"type": "function", "name": "not a name"}]},
+    "tools[0].input_schema": {"tools": [{"type": "function", "name": "f", "input_schema": {}}]},
+    "tools[0].parameter": {"tools": [{"type": "function", "name": "f", "parameter": {}}]},
+    "tools[0].defer_loading": {"tools": [{"type": "function", "name": "f", "defer_loading": True}]},
+    "text.format.type": {"text": {"format": {"type": "grammar"}}},
     "tools[0].parameters": {"tools": [{"type": "function", "name": "f", "parameters": []}]},
     "input[0].type": {"input": [{"type": "computer_call"}]},
     "input[0].role": {"input": [{"role": "robot", "content": "Hi"}]},

@@ -18,7 +18,7 @@ from lsv_api.responding.building import ItemBuilder
 from lsv_api.responding.fitting import ask_response
 from lsv_api.responding.items import write_messages
 from lsv_api.responding.naming import naming_own_fields
-from lsv_api.responding.reading import ENCRYPTED, shows_logprobs
+from lsv_api.responding.reading import ENCRYPTED, custom_names, shows_logprobs
 from lsv_api.responding.records import ResponseObject
 from lsv_api.responding.requests import ResponsesFormat, ResponsesInputItem, ResponsesRequest
 from lsv_api.responding.writing import ResponseWriter
@@ -40,7 +40,9 @@ async def begin_response(
     asked = await ask_response(body, chat, served, exchange, id)
     assert asked.request.sampling is not None
     response = describe_request(body, asked.request.sampling, id, exchange.created, served.name)
-    builder = ItemBuilder(seal=ENCRYPTED in (body.include or ()), most_calls=body.max_tool_calls)
+    builder = ItemBuilder(
+        custom=custom_names(body), seal=ENCRYPTED in (body.include or ()), most_calls=body.max_tool_calls
+    )
     as_ids = exchange.api.options.return_tokens_as_token_ids
     logprobs = LogprobWriter(served.client.tokenizer, as_ids=as_ids) if shows_logprobs(body) else None
     streams = bool(body.stream or body.background)
@@ -114,6 +116,8 @@ def describe_request(
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     """A function with all fields that clients expect."""
+    if tool.get("type") != "function":
+        return dict(tool)
     return {"description": None, "parameters": None, "strict": None, **tool}
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import NamedTuple
 
 from lsv_api.records.responses import ChatLogprob, Delta, ToolCallDelta
-from lsv_api.responding.items import make_item_id, seal_thoughts
+from lsv_api.responding.items import make_item_id, open_input, seal_thoughts
 from lsv_api.responding.records import (
     ItemStatus,
     OutputItem,
+    ResponseCustomCall,
     ResponseFunctionCall,
     ResponseMessage,
     ResponseOutputText,
@@ -38,13 +39,15 @@ Step = Began | Ended | Added
 class ItemBuilder:
     """Builds the items of one answer. The last one of ``items`` grows; ``text`` is what it has so far.
 
-    With ``seal`` thoughts are added in the form in which clients send them back. Calls beyond ``most_calls`` are left
-    out.
+    Calls of ``custom`` tools are known by their input, which is shown once it is whole, because the model writes it in
+    JSON. With ``seal`` thoughts are added in the form in which clients send them back. Calls beyond ``most_calls`` are
+    left out.
     """
 
-    def __init__(self, *, seal: bool = False, most_calls: int | None = None) -> None:
+    def __init__(self, *, custom: Container[str] = (), seal: bool = False, most_calls: int | None = None) -> None:
         self.items: list[OutputItem] = []
         self.logprobs: list[ChatLogprob] = []
+        self._custom = custom
         self._seal = seal
         self._most_calls = most_calls
         self._pieces: list[str] = []
@@ -97,6 +100,9 @@ class ItemBuilder:
 
     def end(self, status: ItemStatus = "completed") -> Iterator[Step]:
         """Complete the last item, if one is open: with the status ``incomplete`` where it was cut off."""
+        if self._open is ResponseCustomCall:
+            self._pieces = [open_input(self.text)]
+            yield Added(self.text)
         if self._open is not None:
             self._complete(status)
             yield Ended()
@@ -105,14 +111,17 @@ class ItemBuilder:
         if self._most_calls is not None and call.index >= self._most_calls:
             return
         if call.id:
-            name = call.function.name or ""
-            yield from self._begin(
-                ResponseFunctionCall(
-                    id=make_item_id("function_call"), status="in_progress", call_id=call.id, name=name, arguments=""
-                )
-            )
+            yield from self._begin(self._make_call(call.id, call.function.name or ""))
         if call.function.arguments:
-            yield self._grow(call.function.arguments)
+            added = self._grow(call.function.arguments)
+            if self._open is ResponseFunctionCall:
+                yield added
+
+    def _make_call(self, id: str, name: str) -> OutputItem:
+        if name in self._custom:
+            return ResponseCustomCall(id=make_item_id("custom_tool_call"), call_id=id, name=name, input="")
+        item = make_item_id("function_call")
+        return ResponseFunctionCall(id=item, status="in_progress", call_id=id, name=name, arguments="")
 
     def _begin(self, item: OutputItem) -> Iterator[Step]:
         yield from self.end()
@@ -129,6 +138,10 @@ class ItemBuilder:
     def _complete(self, status: ItemStatus) -> None:
         """Give the last item what it has gathered."""
         item, text = self.last, self.text
+        self._open = None
+        if isinstance(item, ResponseCustomCall):
+            item.input = text
+            return
         item.status = status
         if isinstance(item, ResponseFunctionCall):
             item.arguments = text
@@ -138,4 +151,3 @@ class ItemBuilder:
             item.content = [ResponseReasoningText(text=text)]
             if self._seal:
                 item.encrypted_content = seal_thoughts(text)
-        self._open = None

@@ -97,6 +97,14 @@ class ResponseArgumentsDone(InItem, kw_only=True, tag="response.function_call_ar
     arguments: str
 
 
+class ResponseCustomInputDelta(InItem, kw_only=True, tag="response.custom_tool_call_input.delta"):
+    delta: str
+
+
+class ResponseCustomInputDone(InItem, kw_only=True, tag="response.custom_tool_call_input.done"):
+    input: str
+
+
 class ResponseErrorEvent(ResponseEvent, kw_only=True, tag="error"):
     """A stream ends before its response does."""
 
@@ -122,6 +130,8 @@ StreamEvent = (
     | ResponseReasoningDone
     | ResponseArgumentsDelta
     | ResponseArgumentsDone
+    | ResponseCustomInputDelta
+    | ResponseCustomInputDone
     | ResponseErrorEvent
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,8 +19,19 @@ from lsv_api.responding.requests import ResponsesInputItem, ResponsesPart
 
 _ROLES = ("user", "assistant", "system", "developer")
 _INSTRUCTING = ("system", "developer")
-_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+_PREFIXES = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "reasoning": "rs",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+}
 _KINDS = (*_PREFIXES, "item_reference")
+_CALLS = ("function_call", "custom_tool_call")
+_OUTPUTS = ("function_call_output", "custom_tool_call_output")
+INPUT = "input"
+"""The argument of a function that stands for a custom tool."""
 _SEAL = "lsv1."
 """Begins ``encrypted_content`` that this server wrote."""
 
@@ -51,6 +63,21 @@ def open_thoughts(sealed: str, where: str) -> str:
             f"{where}.encrypted_content was not written by this server, which can't decrypt it; leave the item out",
             param=f"{where}.encrypted_content",
         ) from None
+
+
+def seal_input(text: str) -> str:
+    """The arguments with which a function is called that stands for a custom tool."""
+    return json.dumps({INPUT: text}, ensure_ascii=False)
+
+
+def open_input(arguments: str) -> str:
+    """The input of a custom tool; arguments that were cut off are shown as they are."""
+    try:
+        found = json.loads(arguments)
+    except ValueError:
+        return arguments
+    text = found.get(INPUT) if isinstance(found, dict) else None
+    return text if isinstance(text, str) else arguments
 
 
 def normalise_items(given: str | Sequence[ResponsesInputItem] | None) -> list[ResponsesInputItem]:
@@ -96,6 +123,8 @@ _REQUIRED: Mapping[str, tuple[str, ...]] = {
     "message": ("content",),
     "function_call": ("call_id", "name", "arguments"),
     "function_call_output": ("call_id", "output"),
+    "custom_tool_call": ("call_id", "name", "input"),
+    "custom_tool_call_output": ("call_id", "output"),
     "reasoning": (),
     "item_reference": ("id",),
 }
@@ -121,7 +150,7 @@ def write_messages(items: Sequence[ResponsesInputItem], instructions: str | None
         if item.type == "reasoning":
             thoughts += _thoughts_of(item, where)
             continue
-        said = item.type == "function_call" or item.role == "assistant"
+        said = item.type in _CALLS or item.role == "assistant"
         _append(chat, item, where, thoughts if said else "")
         thoughts = ""
     return chat
@@ -134,11 +163,12 @@ def _add(chat: Conversation, message: Message, origin: str) -> None:
 
 def _append(chat: Conversation, item: ResponsesInputItem, where: str, thoughts: str) -> None:
     last = chat.messages[-1] if chat.messages else None
-    if item.type == "function_call_output":
+    if item.type in _OUTPUTS:
         message = Message(role="tool", tool_call_id=item.call_id, content=_content(item.output, f"{where}.output"))
         _add(chat, message, where)
-    elif item.type == "function_call":
-        call = ToolCall(id=item.call_id, function=FunctionCall(name=item.name or "", arguments=item.arguments))
+    elif item.type in _CALLS:
+        arguments = item.arguments if item.type == "function_call" else seal_input(item.input or "")
+        call = ToolCall(id=item.call_id, function=FunctionCall(name=item.name or "", arguments=arguments))
         if last is None or last.role != "assistant" or thoughts:
             last = Message(role="assistant", reasoning_content=thoughts or None)
             _add(chat, last, where)

@@ -8,7 +8,7 @@ from typing import Any
 from lsv.errors import BadRequest
 from lsv_api.http.failures import Unsupported
 from lsv_api.records.requests import ChatRequest, JsonSchemaFormat, ResponseFormat, SampledRequest
-from lsv_api.responding.items import Conversation
+from lsv_api.responding.items import INPUT, Conversation
 from lsv_api.responding.requests import ResponsesFormat, ResponsesRequest
 
 _INSTEAD: Mapping[str, str] = {
@@ -34,7 +34,15 @@ _INCLUDABLE = (
     "code_interpreter_call.outputs",
 )
 """What ``include`` may name; parts of calls of built-in tools are never there to be included."""
-_TOOL_FIELDS = ("name", "description", "parameters", "strict")
+_TOOL_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "defer_loading": (None, False),
+    "async": (None, False),
+    "allowed_callers": (None, [], ["direct"]),
+    "output_schema": _EMPTY,
+}
+"""Fields of functions that this server can't honour, with their neutral values."""
+_CALLABLE = ("function", "custom")
+"""Types of tools that an answer may call."""
 _MOST_LOGPROBS = 20
 _METADATA = (16, 64, 512)
 """Pairs, and characters of keys and values."""
@@ -132,13 +140,45 @@ def write_chat(body: ResponsesRequest, chat: Conversation) -> ChatRequest:
 
 def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     kind = tool.get("type")
+    if kind == "custom":
+        return _read_custom(tool, where)
     if kind != "function":
         raise Unsupported(
             f"{where}.type {str(kind)[:64]!r} is not available on this server, which has no tools of its own; declare "
             "a function and call the tool yourself",
             param=f"{where}.type",
         )
-    return {"type": "function", "function": {name: tool[name] for name in _TOOL_FIELDS if tool.get(name) is not None}}
+    for name, neutral in _TOOL_NEUTRAL.items():
+        if tool.get(name) not in neutral:
+            raise Unsupported(f"{where}.{name} is not available on this server; leave it out", param=f"{where}.{name}")
+    function = {
+        name: value
+        for name, value in tool.items()
+        if name != "type" and name not in _TOOL_NEUTRAL and value is not None
+    }
+    return {"type": "function", "function": function}
+
+
+def _read_custom(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The function that stands for a tool that takes a text."""
+    form = tool.get("format")
+    if form not in _EMPTY and not (isinstance(form, dict) and form.get("type") == "text"):
+        raise Unsupported(
+            f"{where}.format: inputs can't be held to a grammar on this server; leave it out", param=f"{where}.format"
+        )
+    schema = {
+        "type": "object",
+        "properties": {INPUT: {"type": "string"}},
+        "required": [INPUT],
+        "additionalProperties": False,
+    }
+    given = {name: tool[name] for name in ("name", "description") if tool.get(name) is not None}
+    return {"type": "function", "function": {**given, "parameters": schema}}
+
+
+def custom_names(body: ResponsesRequest) -> frozenset[str]:
+    """The tools that take a text instead of arguments."""
+    return frozenset(str(tool.get("name")) for tool in body.tools or () if tool.get("type") == "custom")
 
 
 def _keep_allowed(tools: list[dict[str, Any]], allowed: Sequence[str]) -> list[dict[str, Any]]:
@@ -154,7 +194,7 @@ def _read_choice(choice: str | Mapping[str, Any] | None) -> tuple[list[str] | No
     if choice is None or isinstance(choice, str):
         return None, choice
     kind, name = choice.get("type"), choice.get("name")
-    if kind == "function" and isinstance(name, str):
+    if kind in _CALLABLE and isinstance(name, str):
         return None, {"type": "function", "function": {"name": name}}
     if kind == "allowed_tools" and isinstance(choice.get("tools"), list):
         mode = choice.get("mode", "auto")
@@ -169,7 +209,7 @@ def _read_choice(choice: str | Mapping[str, Any] | None) -> tuple[list[str] | No
 
 def _allowed_name(tool: Any, index: int) -> str:
     where = f"tool_choice.tools[{index}]"
-    name = tool.get("name") if isinstance(tool, dict) and tool.get("type") == "function" else None
+    name = tool.get("name") if isinstance(tool, dict) and tool.get("type") in _CALLABLE else None
     if not isinstance(name, str):
         raise BadRequest(f'{where} must be {{"type": "function", "name": …}}', param=where)
     return name

@@ -56,7 +56,16 @@ class ResponseFunctionCall(msgspec.Struct, kw_only=True, tag_field="type", tag="
     arguments: str
 
 
-OutputItem = ResponseMessage | ResponseReasoningItem | ResponseFunctionCall
+class ResponseCustomCall(msgspec.Struct, kw_only=True, tag_field="type", tag="custom_tool_call"):
+    """A call of a tool that takes a text."""
+
+    id: str
+    call_id: str
+    name: str
+    input: str
+
+
+OutputItem = ResponseMessage | ResponseReasoningItem | ResponseFunctionCall | ResponseCustomCall
 
 
 class ResponseInputDetails(msgspec.Struct, kw_only=True):

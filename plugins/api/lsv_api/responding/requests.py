@@ -43,6 +43,7 @@ class ResponsesInputItem(msgspec.Struct, kw_only=True, omit_defaults=True):
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
+    input: str | None = None
     output: str | list[ResponsesPart] | None = None
     summary: list[ResponsesPart] | None = None
     encrypted_content: str | None = None

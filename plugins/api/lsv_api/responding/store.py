@@ -252,6 +252,8 @@ def plain(item: ResponsesInputItem) -> ResponsesInputItem:
     """An item of an output as part of a conversation, without what only readers of the answer need."""
     for part in item.content if isinstance(item.content, list) else ():
         part.logprobs = None
+    if item.type == "custom_tool_call":
+        item.status = "completed"
     return item
 
 

@@ -15,6 +15,7 @@ from lsv_api.records.responses import ChatLogprob, Delta, ErrorBody, Usage
 from lsv_api.responding import events as ev
 from lsv_api.responding.building import Added, Began, ItemBuilder, Step
 from lsv_api.responding.records import (
+    OutputItem,
     ResponseFault,
     ResponseFunctionCall,
     ResponseIncompleteDetails,
@@ -22,7 +23,6 @@ from lsv_api.responding.records import (
     ResponseMessage,
     ResponseObject,
     ResponseOutputDetails,
-    ResponseOutputText,
     ResponseReasoningItem,
     ResponseUsage,
 )
@@ -142,33 +142,39 @@ class ResponseWriter:
 
     def _begin_item(self) -> Iterator[bytes]:
         item, place = self._builder.last, self._place()
-        index = self._builder.index
-        shown = item if isinstance(item, ResponseFunctionCall) else msgspec.structs.replace(item, content=[])
-        yield self._event(ev.ResponseItemAdded, output_index=index, item=shown)
-        if not isinstance(item, ResponseFunctionCall):
+        has_parts = isinstance(item, ResponseMessage | ResponseReasoningItem)
+        shown = msgspec.structs.replace(item, content=[]) if has_parts else item
+        yield self._event(ev.ResponseItemAdded, output_index=self._builder.index, item=shown)
+        if isinstance(item, ResponseMessage | ResponseReasoningItem):
             yield self._event(ev.ResponsePartAdded, **place, part=item.content[0])
+        record = self._delta_of(item)
+        self._delta, self._template = ev.name_of(type(record)), EventTemplate(record)
+
+    def _delta_of(self, item: OutputItem) -> ev.ResponseEvent:
+        """The form of the events with pieces of an item: slots stand for what changes."""
         slots: tuple[Any, ...] = SLOTS
         number, delta, logprobs, _ = slots
+        place = {"sequence_number": number, **self._place(), "delta": delta}
         if isinstance(item, ResponseMessage):
-            listed = [] if self._logprobs is None else logprobs
-            record: Any = ev.ResponseTextDelta(sequence_number=number, **place, delta=delta, logprobs=listed)
-        elif isinstance(item, ResponseReasoningItem):
-            record = ev.ResponseReasoningDelta(sequence_number=number, **place, delta=delta)
-        else:
-            record = ev.ResponseArgumentsDelta(sequence_number=number, **place, delta=delta)
-        self._delta, self._template = ev.name_of(type(record)), EventTemplate(record)
+            return ev.ResponseTextDelta(**place, logprobs=[] if self._logprobs is None else logprobs)
+        if isinstance(item, ResponseReasoningItem):
+            return ev.ResponseReasoningDelta(**place)
+        if isinstance(item, ResponseFunctionCall):
+            return ev.ResponseArgumentsDelta(**place)
+        return ev.ResponseCustomInputDelta(**place)
 
     def _end_item(self) -> Iterator[bytes]:
         item, place, text = self._builder.last, self._place(), self._builder.text
-        if isinstance(item, ResponseFunctionCall):
+        if isinstance(item, ResponseMessage):
+            yield self._event(ev.ResponseTextDone, **place, text=text, logprobs=item.content[0].logprobs)
+        elif isinstance(item, ResponseReasoningItem):
+            yield self._event(ev.ResponseReasoningDone, **place, text=text)
+        elif isinstance(item, ResponseFunctionCall):
             yield self._event(ev.ResponseArgumentsDone, **place, arguments=text)
         else:
-            part = item.content[0]
-            if isinstance(part, ResponseOutputText):
-                yield self._event(ev.ResponseTextDone, **place, text=text, logprobs=part.logprobs)
-            else:
-                yield self._event(ev.ResponseReasoningDone, **place, text=text)
-            yield self._event(ev.ResponsePartDone, **place, part=part)
+            yield self._event(ev.ResponseCustomInputDone, **place, input=text)
+        if isinstance(item, ResponseMessage | ResponseReasoningItem):
+            yield self._event(ev.ResponsePartDone, **place, part=item.content[0])
         yield self._event(ev.ResponseItemDone, output_index=self._builder.index, item=item)
 
     def _place(self) -> dict[str, Any]:
