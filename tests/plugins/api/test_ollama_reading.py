@@ -110,7 +110,7 @@ def test_no_image_of_a_list_is_overlooked(shift: int) -> None:
 )
 def test_long_texts_count_as_text(body: dict[str, Any]) -> None:
     data = json.dumps(body).encode()
-    with pytest.raises(TooLarge, match="beside its media"):
+    with pytest.raises(TooLarge, match="without its media"):
         decode_body(data, OllamaGenerateRequest, SMALL)
     plain = msgspec.json.decode(data, type=OllamaGenerateRequest)
     assert decode_body(data, OllamaGenerateRequest) == plain

@@ -89,7 +89,7 @@ def test_fields_that_records_name_get_their_payloads_and_are_media() -> None:
     found = decode_body(data, Album, Limits(text_bytes=4096))
     assert found == msgspec.json.decode(data, type=Album)
     for other in ({"words": [LONG]}, {"pictures": [{"data": LONG, "note": OTHER}]}):
-        with pytest.raises(TooLarge, match="beside its media"):
+        with pytest.raises(TooLarge, match="without its media"):
             decode_body(json.dumps(other).encode(), Album, Limits(text_bytes=4096))
 
 

@@ -245,7 +245,7 @@ async def test_long_answers_are_written_beside_the_event_loop(start, monkeypatch
     watched = (
         "lsv_api.pooling.routes.json_response",
         "lsv_api.pooling.scoring._product",
-        "lsv_api.openai.chat.read_tools",
+        "lsv_api.openai.asking.read_tools",
         "lsv_api.openai.generation.json_response",
     )
     for place in watched:

@@ -335,7 +335,7 @@ def test_media_do_not_count_as_text() -> None:
     part = {"type": "input_image", "image_url": image}
     body = decode_body(json.dumps({"input": [{"role": "user", "content": [part]}]}).encode(), ResponsesRequest, limits)
     assert body.input[0].content[0].image_url == image
-    with pytest.raises(TooLarge, match="beside its media"):
+    with pytest.raises(TooLarge, match="without its media"):
         decode_body(json.dumps({"input": "A" * (2 << 20)}).encode(), ResponsesRequest, limits)
 
 

@@ -69,14 +69,17 @@ def brings_media(kind: type[msgspec.Struct]) -> bool:
 
 
 def decode_body(data: bytes, kind: type[Body], limits: Limits = Limits()) -> Body:  # noqa: B008 - a frozen record
-    """A checked record of ``kind``; every fault of the body is a ``BadRequest`` that names the field."""
+    """A checked record of ``kind``; every fault of the body is a ``BadRequest`` that names the field.
+
+    Records whose items have no types say ``payloads_anywhere``: what looks like a payload in them counts as media.
+    """
     thin, payloads = extract_payloads(data)
     if payloads:
         with suppress(BadRequest):  # parsing the whole body finds it again
             body = _decode(thin, kind, limits)
             if _restore(body, payloads):
                 return body
-    return _decode(data, kind, limits, len(thin) if getattr(kind, "brings_media", False) else len(data))
+    return _decode(data, kind, limits, len(thin) if getattr(kind, "payloads_anywhere", False) else len(data))
 
 
 def _restore(body: msgspec.Struct, payloads: dict[str, bytes]) -> bool:

@@ -80,6 +80,7 @@ class ResponsesRequest(SampledRequest, kw_only=True):
     """POST /v1/responses."""
 
     brings_media: ClassVar[bool] = True
+    payloads_anywhere: ClassVar[bool] = True
 
     input: str | list[ResponsesInputItem] | None = None
     instructions: str | None = None
