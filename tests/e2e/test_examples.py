@@ -73,6 +73,14 @@ def test_clients(run, server) -> None:
     assert nearness[0] > nearness[1] > nearness[2]
 
 
+def test_client_of_messages(run, server) -> None:
+    pytest.importorskip("anthropic", reason="Anthropic's client is not installed: pip install anthropic")
+    counted, called, answered = run("clients/messages", "--url", server.url)
+    assert counted.startswith("the prompt has ")
+    assert called == "it calls get_weather({'city': 'Bern'})"
+    assert "sunny" in answered
+
+
 @pytest.mark.slow
 @pytest.mark.row("F-894")
 def test_the_page_continues_a_text(server, monkeypatch: pytest.MonkeyPatch) -> None:

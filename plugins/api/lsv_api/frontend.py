@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
@@ -13,6 +14,7 @@ from lsv_api.accounts.quotas import Quotas
 from lsv_api.fleet.fleet import Fleet
 from lsv_api.http.failures import log
 from lsv_api.listening import address_of, listening, tls_context
+from lsv_api.messages.signatures import SIGNING_KEY
 from lsv_api.options import ApiOptions
 from lsv_api.server import first_of, open_server, taking_signals, watch_engines
 
@@ -24,6 +26,7 @@ async def serve(service: Service, settings: Mapping[str, Any]) -> None:
     server should not outlive it.
     """
     options = ApiOptions.from_settings(settings)
+    settings = {**settings, SIGNING_KEY: settings.get(SIGNING_KEY) or secrets.token_hex(32)}  # one for all processes
     if options.server_count == 1:
         await open_server(service, settings).run()
     else:

@@ -31,7 +31,7 @@ def lsv_frontends() -> Iterable[FrontendOffer]:
 
 @hookimpl
 def lsv_routes() -> Iterable[ContractOffer]:
-    for name in ("openai", "pooling", "speech", "admin"):
+    for name in ("openai", "messages", "pooling", "speech", "admin"):
         yield ContractOffer(name, load=f"lsv_api.{name}.contract:make")
 
 
@@ -120,6 +120,12 @@ _AGENTS = (
         type="json",
         default={},
         help='JSON of further names of served models, as {"claude-*": "NAME"}',
+        scope="serve",
+    ),
+    Setting(
+        name="api.signing_key",
+        type="str",
+        help="signs thinking blocks, so that they can be checked after a restart and by other servers",
         scope="serve",
     ),
 )

@@ -8,12 +8,15 @@ import random
 import pytest
 
 from lsv_api.http.fields import UNAVAILABLE, field_names
+from lsv_api.messages.records import MessagesCountRequest, MessagesRequest
 from lsv_api.records import requests as bodies
 
 KINDS = {
     "/v1/chat/completions": bodies.ChatRequest,
     "/v1/completions": bodies.CompletionRequest,
     "/v1/embeddings": bodies.EmbeddingRequest,
+    "/v1/messages": MessagesRequest,
+    "/v1/messages/count_tokens": MessagesCountRequest,
     "/tokenize": bodies.TokenizeRequest,
     "/detokenize": bodies.DetokenizeRequest,
 }
@@ -22,6 +25,7 @@ VALID = {
     "prompt": "Hi",
     "input": "Hi",
     "tokens": [72, 105],
+    "max_tokens": 9,
 }
 ODD = [
     None, True, False, 0, 1, -1, 2, 7, 0.5, 1.5, -0.0, 1e308, -1e308, 2**31, 2**63, 2**64, 10**40, "",

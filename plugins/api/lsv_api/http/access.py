@@ -12,7 +12,7 @@ from lsv_api.http.context import Api, Exchange
 from lsv_api.http.failures import NotAllowed, describe_error, error_response
 from lsv_api.http.load_report import ASKED, HEADER, report_load
 
-_EXPOSED = "x-request-id, retry-after, " + ", ".join(
+_EXPOSED = "x-request-id, request-id, retry-after, " + ", ".join(
     f"x-ratelimit-{part}-{what}" for part in ("limit", "remaining", "reset") for what in ("requests", "tokens")
 )
 _METHODS = "GET, POST, DELETE, OPTIONS"
@@ -53,6 +53,7 @@ class Gate:
         exchange = getattr(request.ctx, "exchange", None)
         if exchange is not None:
             response.headers["x-request-id"] = exchange.request_id
+            response.headers["request-id"] = exchange.request_id  # where Anthropic's clients look
             response.headers.update(self._api.quotas.headers(exchange.account))
             self._report_load(request, response)
         response.headers["x-content-type-options"] = "nosniff"
