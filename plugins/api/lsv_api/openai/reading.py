@@ -200,6 +200,7 @@ class AnswerReader:
         self.calls: list[MadeToolCall] = []
         self._thoughts_parser = thoughts
         self._calls_parser = calls
+        self._is_plain = thoughts is None and calls is None
         self._shows_thoughts = shows_thoughts
         self._first_only = first_only
         self._short_ids = short_ids
@@ -230,6 +231,9 @@ class AnswerReader:
 
     def read(self, chunk: Chunk) -> list[Delta]:
         """What a chunk adds to the answer."""
+        if self._is_plain:
+            self._text.append(chunk.text)
+            return [Delta(content=chunk.text)] if chunk.text else []
         thought_before = self._thinks()
         parts = list(self._parse(chunk.text, ended=chunk.finish is not None))
         self._undecided += len(chunk.ids)
