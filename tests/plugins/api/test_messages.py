@@ -279,8 +279,9 @@ async def test_leaving_a_stream_aborts_it(start):
     ) as r:
         async for _ in r.aiter_lines():
             break
-    while not engine.aborted:
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(10):
+        while not engine.aborted:
+            await asyncio.sleep(0.01)
     assert engine.generated < 200
 
 
