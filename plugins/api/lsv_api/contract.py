@@ -44,7 +44,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """Record of the answer; None: it is not JSON."""
 
     verbose: type | None = None
-    """Record of a longer form of the answer."""
+    """Record of another form of the answer, which the request asks for."""
 
     streams: Any = None
     """Record of the events of a streamed answer, or a union of several."""

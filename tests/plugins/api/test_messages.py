@@ -249,6 +249,16 @@ async def test_an_answer_carries_the_name_that_was_asked_for(start):
     assert (await answer(site))["model"] == "fake"
 
 
+async def test_models_are_listed_in_this_form(site):
+    headers = {"anthropic-version": "2023-06-01"}
+    listed = (await site.http.get("/v1/models", headers=headers)).json()
+    (model,) = listed.pop("data")
+    assert listed == {"first_id": "fake", "last_id": "fake", "has_more": False}
+    assert (await site.http.get("/v1/models/fake", headers=headers)).json() == model
+    assert model["type"] == "model"
+    assert (await site.http.get("/v1/models")).json()["object"] == "list"
+
+
 async def test_a_silent_stream_is_kept_open(start):
     site = await start(heartbeat=0.05)
     site.engine.gate.clear()
@@ -269,8 +279,9 @@ async def test_leaving_a_stream_aborts_it(start):
     ) as r:
         async for _ in r.aiter_lines():
             break
-    while not engine.aborted:
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(10):
+        while not engine.aborted:
+            await asyncio.sleep(0.01)
     assert engine.generated < 200
 
 

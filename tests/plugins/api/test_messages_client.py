@@ -69,6 +69,17 @@ async def test_count_tokens(client):
     assert counted.input_tokens == message.usage.input_tokens + message.usage.cache_read_input_tokens
 
 
+async def test_models(client, site):
+    page = await client.models.list()
+    assert [(model.id, model.type, model.max_input_tokens) for model in page.data] == [("fake", "model", 512)]
+    assert not page.has_next_page()
+    assert (await client.models.retrieve("fake")).display_name == "fake"
+    headers = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
+    shown = await site.http.get("/v1/models/fake", headers=headers)
+    anthropic.types.ModelInfo.model_validate_json(shown.content, strict=True)
+    assert (await site.http.get("/v1/models", headers={"x-api-key": "k"})).json()["object"] == "list"
+
+
 async def test_errors_have_their_classes(client, site):
     with pytest.raises(anthropic.NotFoundError) as missing:
         await client.messages.create(**{**ASKED, "model": "claude"})

@@ -12,6 +12,7 @@ from sanic.response import HTTPResponse
 from lsv.engine.client import Client, EngineStatus, Service
 from lsv.version import __version__
 from lsv_api.accounts.account import ANYBODY
+from lsv_api.admin.model_forms import asks_in_this_form, list_cards, write_card
 from lsv_api.http.context import Exchange, describe
 from lsv_api.http.reply import json_response
 from lsv_api.records.responses import Alive, EngineState, Health, Index, ModelCard, ModelList, ReplicaState, Version
@@ -20,12 +21,14 @@ from lsv_api.records.responses import Alive, EngineState, Health, Index, ModelCa
 async def list_models(exchange: Exchange) -> HTTPResponse:
     service = exchange.api.service
     names = (*service.names, *service.adapters(exchange.viewer))
-    return json_response(ModelList(data=[_card(name, exchange) for name in names]))
+    cards = [_card(name, exchange) for name in names]
+    return json_response(list_cards(cards) if asks_in_this_form(exchange) else ModelList(data=cards))
 
 
 async def show_model(exchange: Exchange) -> HTTPResponse:
     name = unquote(exchange.request.match_info["name"]).removesuffix("/")
-    return json_response(_card(name, exchange))
+    card = _card(name, exchange)
+    return json_response(write_card(card) if asks_in_this_form(exchange) else card)
 
 
 async def live(exchange: Exchange) -> HTTPResponse:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -49,15 +49,14 @@ class Piece(NamedTuple):
     call: ToolCallDelta | None = None
 
 
-def _pieces(deltas: Sequence[Delta]) -> Iterator[Piece]:
-    for delta in deltas:
-        for call in delta.tool_calls or ():
-            arguments = call.function.arguments or ""
-            yield Piece("tool_use", arguments, call if call.id else None)
-        if delta.reasoning:
-            yield Piece("thinking", delta.reasoning)
-        if delta.content:
-            yield Piece("text", delta.content)
+def _pieces(delta: Delta) -> Iterator[Piece]:
+    for call in delta.tool_calls or ():
+        arguments = call.function.arguments or ""
+        yield Piece("tool_use", arguments, call if call.id else None)
+    if delta.reasoning:
+        yield Piece("thinking", delta.reasoning)
+    if delta.content:
+        yield Piece("text", delta.content)
 
 
 class OpenBlock:
@@ -115,7 +114,7 @@ class MessageWriter:
         """Run to the end."""
         content: list[MessagesContent] = []
         async for deltas in self._growing.deltas():
-            for piece in _pieces(deltas):
+            for piece in (piece for delta in deltas for piece in _pieces(delta)):
                 ended = self._turn_to(piece)
                 content += () if ended is None else (ended.ended(self._signer, hidden=self._hidden),)
                 self._add(piece)
@@ -129,11 +128,19 @@ class MessageWriter:
         async for deltas in self._growing.deltas():
             data = b"" if begun else self._opening()
             begun = True
-            for piece in _pieces(deltas):
-                data += self._write(piece)
+            for delta in deltas:
+                data += self._more_text(delta) or b"".join(map(self._write, _pieces(delta)))
             if data:
                 yield data
         yield (b"" if begun else self._opening()) + self._close(self._block) + self._ending()
+
+    def _more_text(self, delta: Delta) -> bytes:
+        """The event of a delta that only goes on with the open text, as most do; empty for another one."""
+        if self._growth is None or self._block is None or self._block.kind != "text":
+            return b""
+        if not delta.content or delta.reasoning or delta.tool_calls:
+            return b""
+        return self._growth.fill(delta.content)  # a text that was sent is not needed again
 
     def _turn_to(self, piece: Piece) -> OpenBlock | None:
         """Go on in the open block, or begin another one; the block that this has ended."""

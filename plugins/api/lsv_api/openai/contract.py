@@ -9,6 +9,7 @@ from lsv_api.admin import status
 from lsv_api.contract import Contract, Route
 from lsv_api.openai import chat, completions, embeddings, tokens
 from lsv_api.records import requests, responses
+from lsv_api.records.models import MessagesModel, MessagesModelList
 
 ROUTES = (
     Route(
@@ -43,6 +44,7 @@ ROUTES = (
         handler=status.list_models,
         summary="List the served models",
         response=responses.ModelList,
+        verbose=MessagesModelList,
     ),
     Route(
         method="GET",
@@ -50,6 +52,7 @@ ROUTES = (
         handler=status.show_model,
         summary="Show one model",
         response=responses.ModelCard,
+        verbose=MessagesModel,
     ),
     Route(
         method="POST",
