@@ -45,6 +45,12 @@ class Kernel:
         """
         return False
 
+    def packed_bytes(self) -> int | None:
+        """What the module itself will hold once its weights are packed; None: as many bytes as before. For planning, so
+        no weights are there.
+        """
+        return None
+
     def pack(self) -> None:
         """Bring the weights into the kernel's own layout.
 
@@ -125,6 +131,10 @@ class Bindable(nn.Module):
 
         Weights may be replaced here, e.g. quantised: see ``release`` and ``keep``.
         """
+
+    def made_bytes(self) -> int:
+        """Bytes of what ``filled`` makes beside the weights, such as a table of positions. For planning."""
+        return 0
 
     def use(self, kernel: Kernel) -> None:
         """Let ``kernel`` stand in for the reference.

@@ -300,6 +300,9 @@ class Rope(Bindable):
         }
         return OpSpec(self.op, dtype_name(self.dtype), shape=shape)
 
+    def made_bytes(self) -> int:
+        return self.max_len * 2 * self.rope.rotary_dim * self.dtype.itemsize
+
     def filled(self) -> None:
         self.keep("table", self.make_table())
 

@@ -58,6 +58,11 @@ def load_bound(config: EngineConfig, catalog: Catalog, platform: str) -> tuple[D
     return declared, ops
 
 
+def stored_bytes(declared: Declared) -> int:
+    """Bytes of the weights that checkpoints hold, in the model's dtype, before any is read."""
+    return sum(parameter.nbytes for parameter in declared.model.parameters())
+
+
 def _fill(declared: Declared, config: EngineConfig, catalog: Catalog) -> None:
     source = open_source(config, declared, catalog)
     fill(declared, source)

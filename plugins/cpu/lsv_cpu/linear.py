@@ -46,14 +46,9 @@ class OperandSizes(ctypes.Structure):
 class Stored:
     """A linear layer's weights as its module holds them."""
 
-    format: int
-    """``Format`` of native/gemm/gemm.h."""
-
     weight: torch.Tensor
     scales: torch.Tensor | None = None
-
-    group: int = 0
-    """Inputs that share a scale; 0 if all do."""
+    """Of codes with offsets these are stacked on the scales."""
 
     values: torch.Tensor | None = None
     """What codes stand for, bfloat16 [16 or 256]."""
@@ -61,23 +56,20 @@ class Stored:
     order: torch.Tensor | None = None
     """The input of each column, if they are not in order."""
 
-    offset: bool = False
-    """Whether ``scales`` has as many offsets stacked on the scales."""
-
 
 Take = Callable[[Linear], Stored]
 
 
 def _take_plain(module: Linear) -> Stored:
-    return Stored(0, module.release("weight").contiguous())
+    return Stored(module.release("weight").contiguous())
 
 
 def _take_int8(module: Linear) -> Stored:
-    return Stored(1, module.release("codes"), module.release("scales"))
+    return Stored(module.release("codes"), module.release("scales"))
 
 
 def _take_int4(module: Any) -> Stored:
-    return Stored(2, module.release("nibbles"), module.release("scales"), module.group)
+    return Stored(module.release("nibbles"), module.release("scales"))
 
 
 def _take_coded(module: Any) -> Stored:
@@ -85,8 +77,11 @@ def _take_coded(module: Any) -> Stored:
     if codebook.offsets:
         scales = torch.stack((scales, module.release("offsets")))
     values = torch.tensor(codebook.table, dtype=torch.bfloat16)
-    return Stored(3, module.release("codes"), scales, codebook.group, values, module.order, codebook.offsets)
+    return Stored(module.release("codes"), scales, values, module.order)
 
+
+FORMATS: Mapping[str, int] = {"plain": 0, "int8": 1, "int4": 2, "coded": 3}
+"""``Format`` of native/gemm/gemm.h, by the format of a module."""
 
 TAKE: Mapping[str, Take] = {"plain": _take_plain, "int8": _take_int8, "int4": _take_int4, "coded": _take_coded}
 """How each format's weights are taken from their module."""
@@ -114,23 +109,43 @@ class PanelLinear(GatedKernel):
     def takes(self, name: str) -> bool:
         return (self._module.format, name) == ("plain", "weight")
 
-    def pack(self) -> None:
-        layer, library = self._module.layer, self._library
-        stored = TAKE[self._module.format](self._module)
+    def packed_bytes(self) -> int:
+        record, library, module = self._shape(), self._library, self._module
+        panels = library.lsv_panels(ctypes.byref(record))
+        size = panels * library.lsv_panel_bytes(ctypes.byref(record))
+        if record.format in (FORMATS["int8"], FORMATS["int4"]):
+            size += panels * _PANEL * 4 * (self._groups(record) + 1)
+        kept = (getattr(module, name, None) for name in ("bias", "order"))
+        return int(size) + sum(tensor.nbytes for tensor in kept if tensor is not None)
+
+    def _shape(self) -> LinearRecord:
+        """The layer's record without its weights."""
+        module: Any = self._module
+        layer, codebook = module.layer, getattr(module, "codebook", None)
+        group = getattr(module, "group", 0) if codebook is None else codebook.group
         record = LinearRecord(
-            native.DTYPES[layer.dtype], stored.format, self._gate, stored.group, layer.width, layer.inputs
+            native.DTYPES[layer.dtype], FORMATS[module.format], self._gate, group, layer.width, layer.inputs
         )
+        if codebook is not None:
+            record.bits, record.offset = codebook.bits, codebook.offsets
+        return record
+
+    def _groups(self, record: LinearRecord) -> int:
+        """Scales of an output."""
+        return self._library.lsv_inputs_padded(ctypes.byref(record)) // record.group if record.group else 1
+
+    def pack(self) -> None:
+        library = self._library
+        stored, record = TAKE[self._module.format](self._module), self._shape()
         if stored.values is not None:
-            record.table, record.bits = stored.values.data_ptr(), 4 if len(stored.values) == 16 else 8
+            record.table = stored.values.data_ptr()
             record.order = None if stored.order is None else stored.order.data_ptr()
-            record.offset = stored.offset
         panels = library.lsv_panels(ctypes.byref(record))
         packed = self._keep("packed", panels * library.lsv_panel_bytes(ctypes.byref(record)))
         record.panels = packed.data_ptr()
         if stored.scales is not None and stored.values is None:
-            groups = library.lsv_inputs_padded(ctypes.byref(record)) // stored.group if stored.group else 1
-            record.scales = self._keep("scales_packed", panels * groups * 32 * 4).data_ptr()
-            record.sums = self._keep("sums_packed", panels * 32 * 4).data_ptr()
+            record.scales = self._keep("scales_packed", panels * self._groups(record) * _PANEL * 4).data_ptr()
+            record.sums = self._keep("sums_packed", panels * _PANEL * 4).data_ptr()
         bias = getattr(self._module, "bias", None)
         record.bias = None if bias is None else bias.data_ptr()
         scales = stored.scales

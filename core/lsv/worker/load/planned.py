@@ -10,29 +10,40 @@ import torch
 from torch import nn
 
 from lsv.nn.embed import Embed
+from lsv.ops import Bindable
 from lsv.weights.quantizer import Linear
 
 Module = TypeVar("Module", bound=nn.Module)
 
 
 def planned_bytes(model: nn.Module) -> int:
-    """Bytes of all filled weights of a model that is declared on meta. What kernels add by packing them
-    is not in it, nor what formats save that look at the weights' values.
+    """Bytes of all weights of a model declared on meta, after they are filled and packed.
+
+    What a format saves by looking at the values of weights is not counted.
     """
     keepers = (module for module in model.modules() if not (isinstance(module, Embed) and module.looks_up))
     holders = Counter(id(tensor) for module in keepers for tensor in _tensors(module, recurse=False))
     filled: dict[object, int | None] = {}
     total = sum(tensor.nbytes for tensor in _tensors(model))
+    total += sum(module.made_bytes() for module in model.modules() if isinstance(module, Bindable))
     for module in model.modules():
-        if not isinstance(module, Linear) or not module.made_while_loading:
+        if not isinstance(module, Linear):
             continue
         read = _tensors(module)
-        key = (type(module), module.layer.outputs, tuple((tuple(one.shape), one.dtype) for one in read))
-        if key not in filled:
-            filled[key] = _try_filling(module)
-        after = filled[key]
-        if after is not None:  # a plain weight stays with an embedding that does not look its rows up in the format
-            total += after - sum(tensor.nbytes for tensor in read if holders[id(tensor)] == 1)
+        # a plain weight stays with an embedding that does not look its rows up in the format
+        released = sum(tensor.nbytes for tensor in read if holders[id(tensor)] == 1)
+        after: int | None = released
+        if module.made_while_loading:
+            key = (type(module), module.layer.outputs, tuple((tuple(one.shape), one.dtype) for one in read))
+            if key not in filled:
+                filled[key] = _try_filling(module)
+            after = filled[key]
+        packed = None
+        if module.kernel is not None and (module.made_while_loading or all(holders[id(one)] == 1 for one in read)):
+            packed = module.kernel.packed_bytes()
+        kept = after if packed is None else packed
+        if kept is not None:
+            total += kept - released
     return total
 
 

@@ -29,6 +29,14 @@ class EvenInt4(TableKernel):
         self._module, self._ops = module, selection.ops()
         self._groups = module.codebook.groups(module.layer.inputs)
 
+    def packed_bytes(self) -> int:
+        module, layer = self._module, self._module.layer
+        scales, book = self._groups * layer.width, module.codebook
+        rests = book.offsets or book.table[0] + (book.table[1] - book.table[0]) * _MIDDLE != 0
+        size = (layer.inputs * layer.width + scales) // 2 + scales * layer.dtype.itemsize * (2 if rests else 1)
+        exact = scales * 4 * (2 if book.offsets else 1) if module.looked_up else 0
+        return size + exact + (0 if module.bias is None else module.bias.nbytes)
+
     def pack(self) -> None:
         module = self._module
         codes = module.release("codes")

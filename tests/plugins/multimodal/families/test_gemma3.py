@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from lsv import SamplingParams
 from lsv.errors import BadRequest, CheckpointError
 from lsv.media.placement import spell
-from lsv.testing.model import engine_config, load
+from lsv.testing.model import engine_config, load, stored_bytes
 from lsv.testing.shown import seen_pixels
 from lsv.worker.load.declared import declare
 from lsv_multimodal.families.siglip import Gemma3Placement, Gemma3Processor
@@ -189,7 +189,7 @@ def test_a_published_config_is_understood(catalog: Any, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(GEMMA3_12B))
     declared = declare(engine_config(tmp_path, OFFER), catalog)
     assert (declared.vocab_size, declared.model.encoder.parts) == (262208, 27)
-    assert declared.weight_bytes == 4 * 12_187_325_040
+    assert stored_bytes(declared) == 4 * 12_187_325_040
     # text alone where somebody takes the tower away
     alone = declare(engine_config(tmp_path, OFFER, overrides={"vision_config": None}), catalog)
     assert alone.model.encoder is None

@@ -20,7 +20,7 @@ from lsv import SamplingParams
 from lsv.errors import BadRequest, CheckpointError
 from lsv.media.placement import spell
 from lsv.media.processor import Image
-from lsv.testing.model import engine_config, load
+from lsv.testing.model import engine_config, load, stored_bytes
 from lsv.testing.tiny import SHAPE, draw_weights, write_tokenizer
 from lsv.testing.tiny_seeing import Seeing
 from lsv.worker.load.declared import declare
@@ -288,7 +288,7 @@ def test_published_configs_are_understood(config: dict[str, Any], weights: int, 
     (tmp_path / "config.json").write_text(json.dumps(config))
     declared = declare(engine_config(tmp_path, OFFER), catalog)
     assert declared.model.encoder.parts == 28
-    assert declared.weight_bytes == 4 * weights
+    assert stored_bytes(declared) == 4 * weights
 
 
 def test_a_tower_without_its_last_layer(make: Any, catalog: Any, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from lsv import SamplingParams
 from lsv.errors import BadRequest, CheckpointError
 from lsv.media.placement import spell
-from lsv.testing.model import engine_config, load
+from lsv.testing.model import engine_config, load, stored_bytes
 from lsv.testing.shown import seen_pixels
 from lsv.worker.load.declared import declare
 from lsv_multimodal.families.siglip import PaliGemmaPlacement
@@ -148,7 +148,7 @@ def test_a_published_config_is_understood(catalog: Any, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(PUBLISHED))
     declared = declare(engine_config(tmp_path, OFFER), catalog)
     assert (declared.vocab_size, declared.model.encoder.parts) == (257216, 27)
-    assert declared.weight_bytes == 4 * 2_923_466_480
+    assert stored_bytes(declared) == 4 * 2_923_466_480
 
 
 @pytest.mark.parametrize(

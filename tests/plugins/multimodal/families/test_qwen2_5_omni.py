@@ -21,7 +21,7 @@ from lsv.media.processor import SOUND
 from lsv.processes.side.process import SideProcess
 from lsv.request.prompt import Prompt
 from lsv.testing.fakes.client import fake_config
-from lsv.testing.model import engine_config, load
+from lsv.testing.model import engine_config, load, stored_bytes
 from lsv.testing.shown import check_shown, encode
 from lsv.worker.load.declared import declare
 from lsv_multimodal.decoding.audio import decode_track
@@ -192,7 +192,7 @@ def test_the_published_sizes_fit(catalog: Any, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     unused = 2 * 3584  # embeddings of the marks around a sound, which the tower has and does not use
     zeros = 32 * 1280  # biases of keys, which stand beside those of queries and values
-    assert declare(engine_config(tmp_path, OFFER), catalog).weight_bytes == 4 * (8_931_813_888 - unused + zeros)
+    assert stored_bytes(declare(engine_config(tmp_path, OFFER), catalog)) == 4 * (8_931_813_888 - unused + zeros)
 
 
 @pytest.mark.parametrize(
