@@ -106,6 +106,13 @@ def test_rows_stay_as_they_are_for_weights_of_4_bits(name: str, inputs: int, bia
         assert (module(x).float() - reference(x).float()).abs().max() <= 2**-5 * wanted.abs().max()
 
 
+def test_rows_of_int8_are_looked_up_as_the_reference_has_them(device: torch.device) -> None:
+    module, reference = pair("int8", torch.bfloat16, 100, device)
+    ids = torch.randperm(module.layer.width, device=device)
+    assert module.kernel is not None
+    assert torch.equal(module.look_up(ids), reference.look_up(ids))
+
+
 @pytest.mark.parametrize("name", ["int8", "int4"])
 def test_a_row_does_not_depend_on_the_rows_beside_it(name: str, device: torch.device) -> None:
     module, _ = pair(name, torch.float16, 96, device)
