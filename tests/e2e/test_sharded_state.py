@@ -55,7 +55,7 @@ def test_the_offline_engine_saves_and_tokenises_as_others_do(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"load_format": "sharded_state", "model_loader_extra_config": {"patern": "x"}}, "patern, and .* pattern"),
+        ({"load_format": "sharded_state", "model_loader_extra_config": {"patern": "x"}}, "patern, .* supports pattern"),
         ({"model_loader_extra_config": {"pattern": "x"}}, "load_format auto does not support"),
     ],
 )

@@ -183,7 +183,7 @@ async def test_an_engine_in_a_process_of_its_own(write):
 
 
 def test_what_nobody_could_keep_is_refused(plain: LLM):
-    with pytest.raises(BadRequest, match="no logits processors that could read it") as refused:
+    with pytest.raises(BadRequest, match="no logits processors that could use it") as refused:
         plain.generate("Hi", GREEDY.replace(extra_args={"a": 1}), use_tqdm=False)
     assert refused.value.param == "extra_args"
     for config, inline in ((engine_config(executor="processes"), True), (engine_config(executor="inline"), False)):

@@ -9,7 +9,7 @@ import pytest
 
 from lsv.beams.search import Beam, BeamSearch, likeliest_of
 from lsv.engine.engine import Engine
-from lsv.engine.messages import Submit, Update
+from lsv.engine.messages import Start, Submit, Update
 from lsv.errors import BadRequest, EngineDied
 from lsv.request.params import SamplingParams
 from lsv.request.prompt import Prompt
@@ -180,7 +180,7 @@ def test_counts_are_those_of_one_request() -> None:
     assert engine.stats.prompt_tokens_total == len(PROMPT)
     assert engine.stats.prefix_queries_total == len(PROMPT)
     first, *others = sorted(news, key=lambda update: update.index)
-    assert (first.cached, first.queued, first.prefill) == (0, 0.0, 0.0)
+    assert first.start == Start()
     assert first.prompt_logprobs is not None
     assert [ids[0] for ids in first.prompt_logprobs.ids] == list(PROMPT[1:])
     assert all(update.prompt_logprobs is None for update in others)

@@ -52,7 +52,7 @@ async def test_they_are_rendered_as_others_are(templates: RequestTemplates) -> N
         ("{% if %}", "the chat template refused the messages"),
         ("{{ 1 / 0 }}", "failed on the messages: ZeroDivisionError"),
         ("{{ messages.__class__() }}", "refused"),
-        ("{{ '\\ud800' }}", "not valid Unicode"),
+        ("{{ '\\ud800' }}", "invalid Unicode"),
         ("{{ range(999999) }}", "refused|failed"),
         ("(" * 20_000, ""),
         ("{{" + "(" * 20_000, "refused|failed|stopped"),

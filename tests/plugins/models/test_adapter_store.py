@@ -100,5 +100,5 @@ def test_an_adapter_for_which_there_is_no_memory_fails_alone(
     load_adapter(store, 1, write_adapter(tmp_path / "a", base, [], copies=["lm_head"]))
     monkeypatch.setattr(HeadSlots, "fill", refuse)
     store.enter(0, 1)
-    assert "no memory" in store.faults[0]
+    assert "out of device memory" in store.faults[0]
     assert not any(slots.held[0] for slots in declared.model.modules() if isinstance(slots, HeadSlots))

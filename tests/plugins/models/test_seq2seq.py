@@ -232,7 +232,7 @@ def test_prompts_that_can_not_be_encoded_are_refused(bart: Path, engine_for: Eng
     assert "128" in told({"prompt_token_ids": [5] * 129})
     assert "320" in told({"prompt_token_ids": [5, 320]})
     assert "at least one token" in told("")
-    assert "no media" in told({"encoder_prompt": {"prompt": "x", "multi_modal_data": {"image": 1}}})
+    assert "does not support media" in told({"encoder_prompt": {"prompt": "x", "multi_modal_data": {"image": 1}}})
     both = {"encoder_prompt": TEXT, "decoder_prompt": "so"}
     assert "truncate_prompt_tokens" in told(both, truncate_prompt_tokens=4)
     (cut,) = llm.generate([TEXT], SamplingParams(max_tokens=4, truncate_prompt_tokens=4), use_tqdm=False)

@@ -162,7 +162,7 @@ async def test_continuing_an_answer_about_a_picture(site: Site) -> None:
     ("content", "body", "param", "message"),
     [
         ([{"type": "image_url"}], {}, "messages[0].content[0].image_url", "is required"),
-        ([{"type": "picture"}], {}, "messages[0].content[0].type", "it is one of text, image_url"),
+        ([{"type": "picture"}], {}, "messages[0].content[0].type", "expected one of text, image_url"),
         ([text("a"), {"type": "image_url", "image_url": {"url": "data:,x"}}], {}, "messages[0].content[1]", "base64"),
         (
             [{"type": "image_url", "image_url": {"url": "http://127.0.0.1/x"}}],

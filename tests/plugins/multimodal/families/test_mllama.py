@@ -177,7 +177,7 @@ def test_embeddings_of_the_callers_own(
 
 @pytest.mark.parametrize(
     ("images", "texts", "why"),
-    [(2, b"", "at most one item of media"), (1, b"\x00", "of 1 items have no place")],
+    [(2, b"", "at most one media item"), (1, b"\x00", "of 1 items have no place")],
 )
 def test_more_than_one_image_is_refused(
     images: int, texts: bytes, why: str, checkpoint: Callable[..., Path], picture: Any, engine: Any
