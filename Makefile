@@ -17,7 +17,7 @@ WORKERS := -n 2 --dist loadgroup
 PARTS := fast slow onednn isa compilers emulated templates
 
 .PHONY: serve webui browser test test-all durations test-flaky test-gpu wheels soak fuzz lint install install-dev install-fuzz clean \
-  test-newest $(PARTS:%=test-%) $(PARTS:%=run-%)
+  test-newest test-clients $(PARTS:%=test-%) $(PARTS:%=run-%)
 
 serve: install
 	$(BIN)/lsv serve $(MODEL) --port $(PORT)
@@ -127,6 +127,25 @@ run-templates:
 	  -d $(TEMPLATES) llama-cpp-python
 	for file in $(TEMPLATES)/*.tar.gz; do $(BIN)/python tools/templates.py $$file || exit 1; done
 
+# The clients of examples/clients against lsv-demo, with their packages from the index; those for Node if npm is there.
+# LlamaIndex and Instructor need an older openai than the others, so they have an environment of their own.
+CLIENTS := build/clients
+INSTALLED_CLIENTS = $(addprefix $(CLIENTS)/,openai-3/.installed openai-2/.installed \
+  $(if $(shell command -v npm 2>/dev/null),node_modules/.installed))
+test-clients: install-dev $(INSTALLED_CLIENTS)
+	LSV_TEST_CLIENTS=$(CURDIR)/$(CLIENTS) $(PYTEST) -vv -rs -m "not slow and not gpu" -k client tests/e2e/test_examples.py
+
+$(CLIENTS)/node_modules/.installed: examples/clients/package.json
+	mkdir -p $(CLIENTS)
+	cp $< $(CLIENTS)
+	npm install --prefix $(CLIENTS) --no-audit --no-fund
+	@touch $@
+
+$(CLIENTS)/%/.installed: examples/clients/requirements-%.txt
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install -q -r $<
+	@touch $@
+
 # What the tests of each module take, from which their order follows. On an idle machine; the slow ones too with KIND=slow.
 KIND ?= not slow
 durations: install-dev
@@ -169,4 +188,4 @@ test-flaky: install-dev
 	PYTHONPATH=tools/reliability:tools/demo OMP_NUM_THREADS=1 $(BIN)/python -m trials.flaky --runs $(FLAKY_RUNS) $(FLAKY)
 
 clean:
-	rm -rf $(VENV) $(NEWEST_VENV) $(GPU_VENV) $(WHEELS) .pytest_cache .mypy_cache .ruff_cache dist
+	rm -rf $(VENV) $(NEWEST_VENV) $(GPU_VENV) $(WHEELS) $(CLIENTS) .pytest_cache .mypy_cache .ruff_cache dist

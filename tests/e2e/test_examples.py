@@ -6,6 +6,7 @@ import base64
 import inspect
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 from functools import partial
@@ -27,10 +28,14 @@ pytestmark = pytest.mark.xdist_group("server")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DEPLOY = Path(__file__).parents[2] / "deploy"
+CLIENTS = Path(os.environ["LSV_TEST_CLIENTS"]) if "LSV_TEST_CLIENTS" in os.environ else None
+"""Where `make test-clients` installs the clients: an environment for each requirements file, and node_modules."""
 BESIDE = ("options", "families")
 """Modules that examples share."""
 OFFERED = {"blip-2": "blip2", "glm4v": "glm4v_9b", "glm4_1v": "glm4v", "phi3_v": "phi3v"}
 """What processors call families that the examples have under vLLM's keys."""
+ENVIRONMENTS = {"clients/llama_index_chat": "openai-2", "clients/instructor_answer": "openai-2"}
+"""Clients that need another environment than openai-3."""
 SMALL = ("--max-model-len", "1024", "--max-num-seqs", "8")
 
 
@@ -45,15 +50,29 @@ def load(name: str, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """Run an example in this process; what it prints, by lines."""
+    """Run an example in this process, a client in its environment if there is one; what it prints, by lines."""
 
     def run(name: str, *arguments: object) -> list[str]:
+        if CLIENTS is not None and name.startswith("clients/"):
+            environment = ENVIRONMENTS.get(name, "openai-3")
+            return run_process(CLIENTS / environment / "bin" / "python", EXAMPLES / f"{name}.py", *arguments)
         load(name, monkeypatch).main([str(one) for one in arguments])
         return capsys.readouterr().out.splitlines()
 
     yield run
     for beside in BESIDE:
         sys.modules.pop(beside, None)
+
+
+def run_process(*line: object) -> list[str]:
+    ran = subprocess.run([str(one) for one in line], capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.splitlines()
+
+
+def need(package: str) -> None:
+    if CLIENTS is None:
+        pytest.importorskip(package, reason=f"needs {package}, which make test-clients installs")
 
 
 @pytest.mark.row("F-896")
@@ -75,7 +94,7 @@ def test_clients(run, server) -> None:
 
 
 def test_ollamas_client(run, server) -> None:
-    pytest.importorskip("ollama", reason="needs Ollama's client: pip install ollama")
+    need("ollama")
     answer, counts, called, told = run("clients/ollama_chat", "--host", server.url)
     assert "Madrid" in answer
     assert " tokens in " in counts
@@ -83,29 +102,52 @@ def test_ollamas_client(run, server) -> None:
     assert "sunny" in told
 
 
-def test_ollamas_client_for_node(server, tmp_path: Path) -> None:
-    modules = os.environ.get("LSV_TEST_NODE_MODULES")
-    if modules is None:
-        pytest.skip("needs Ollama's client for Node: npm install ollama, and LSV_TEST_NODE_MODULES=…/node_modules")
-    (tmp_path / "node_modules").symlink_to(modules)
-    script = tmp_path / "ollama_chat.mjs"
-    script.write_text((EXAMPLES / "clients" / "ollama_chat.mjs").read_text())
-    ran = subprocess.run(["node", str(script), server.url], capture_output=True, text=True, timeout=60, check=True)
-    answer, counts = ran.stdout.splitlines()
-    assert "Madrid" in answer
-    assert " tokens in " in counts
+IN_NODE = {
+    "openai_chat": ["Madrid", 'it calls get_weather({"city": "Bern"})', 'it calls get_weather({"city": "Bern"})'],
+    "messages": ["(end_turn, ", 'it calls get_weather({"city":"Bern"})'],
+    "ollama_chat": ["Madrid", " tokens in "],
+}
+
+
+@pytest.mark.parametrize("script", IN_NODE)
+def test_clients_for_node(script: str, server, tmp_path: Path) -> None:
+    if CLIENTS is None or not (CLIENTS / "node_modules").is_dir():
+        pytest.skip("needs npm and make test-clients")
+    (tmp_path / "node_modules").symlink_to(CLIENTS / "node_modules")
+    copied = shutil.copy(EXAMPLES / "clients" / f"{script}.mjs", tmp_path)
+    lines = run_process("node", copied, server.url)
+    for line, said in zip(lines, IN_NODE[script], strict=True):
+        assert said in line
+
+
+BY_LIBRARY = {
+    "langchain_chat": ["Madrid", "it calls get_weather({'city': 'Bern'})", "sunny"] * 2,
+    "litellm_chat": ["Madrid", 'it calls get_weather({"city": "Bern"})'],
+    "pydantic_ai_agent": ["Madrid", "it calls get_weather(Bern)", "sunny"],
+    "instructor_answer": ["Capital(city='Madrid')", "Weather(city='Bern')"],
+    "llama_index_chat": ["Madrid", "it calls get_weather(Bern)", "sunny"],
+    "llm_chat": ["Madrid", "it calls get_weather(Bern)", "sunny"],
+}
+
+
+@pytest.mark.skipif(CLIENTS is None, reason="needs make test-clients")
+@pytest.mark.parametrize("script", BY_LIBRARY)
+def test_clients_of_libraries(script: str, run, server) -> None:
+    lines = run(f"clients/{script}", "--url", f"{server.url}/v1")
+    for line, said in zip(lines, BY_LIBRARY[script], strict=True):
+        assert said in line
 
 
 def test_client_of_messages(run, server) -> None:
-    pytest.importorskip("anthropic", reason="Anthropic's client is not installed: pip install anthropic")
+    need("anthropic")
     counted, called, answered = run("clients/messages", "--url", server.url)
     assert counted.startswith("the prompt has ")
     assert called == "it calls get_weather({'city': 'Bern'})"
     assert "sunny" in answered
 
 
-def test_an_agent_calls_a_tool(run, server) -> None:
-    pytest.importorskip("agents", reason="needs pip install openai-agents")
+def test_client_of_agents_calls_a_tool(run, server) -> None:
+    need("agents")
     called, answered = run("clients/agent", "--url", f"{server.url}/v1")
     assert called == "it calls get_weather(Bern)"
     assert "sunny" in answered
