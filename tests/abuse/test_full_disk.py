@@ -6,6 +6,8 @@ import errno
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -149,8 +151,15 @@ def can_mount(folder: Path) -> bool:
         return False
 
 
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """A folder with a short name, since the names of sockets in it are limited."""
+    with tempfile.TemporaryDirectory(prefix="disk-") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.slow
-def test_a_server_outlives_a_full_disk(tmp_path: Path) -> None:
+def test_a_server_outlives_a_full_disk(tmp_path: Path, disk: Path) -> None:
     """Several API processes, a key with a quota, and an engine that is killed while the disk is full."""
     import signal
     import time
@@ -158,8 +167,6 @@ def test_a_server_outlives_a_full_disk(tmp_path: Path) -> None:
 
     from lsv.processes.ports import free_port
 
-    disk = tmp_path / "disk"
-    disk.mkdir()
     if not can_mount(disk):
         pytest.skip("no file system can be mounted here")
     accounts, port = tmp_path / "accounts.toml", free_port()
