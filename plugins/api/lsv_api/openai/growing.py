@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 
-from lsv.request.outputs import Chunk, PositionLogprobs
+from lsv.request.outputs import Chunk
 from lsv_api.http.context import Exchange
 from lsv_api.openai.asking import Asked
 from lsv_api.openai.generation import UsageCounter, run
@@ -17,8 +17,7 @@ class GrowingAnswer:
 
     ``reader`` has the text, the thoughts and the calls; ``finish`` is None until the answer has ended, then a reason as
     chat completions give it. ``stop`` is the stop string or token that ended it, if one did. ``waits`` says whether it
-    waits for the results of its calls, forced ones too. ``positions`` are the log probabilities of all tokens since the
-    deltas before. ``watch`` sees every chunk before it is read.
+    waits for the results of its calls, forced ones too. ``watch`` sees every chunk before it is read.
     """
 
     def __init__(self, asked: Asked, exchange: Exchange, watch: Callable[[Chunk], object] | None = None) -> None:
@@ -30,7 +29,6 @@ class GrowingAnswer:
         self.finish: str | None = None
         self.stop: int | str | None = None
         self.waits = False
-        self.positions: list[PositionLogprobs] = []
 
     async def deltas(self) -> AsyncGenerator[list[Delta], None]:
         """What each chunk adds, in order; a chunk that adds nothing is left out. Leaving early aborts the request."""
@@ -42,8 +40,6 @@ class GrowingAnswer:
                 if self._watch is not None:
                     self._watch(chunk)
                 deltas = reader.read(chunk)
-                if chunk.logprobs:
-                    self.positions += chunk.logprobs
                 if asked.reading.finds_thoughts:
                     self.usage.count_thoughts(reader.reasoning_tokens)
                 if chunk.finish is not None:
@@ -53,8 +49,6 @@ class GrowingAnswer:
                     self.waits = waits_for_results(reader, chunk.finish, chunk.stop)
                 if deltas:
                     yield deltas
-                    if self.positions:
-                        self.positions = []
 
     async def complete(self) -> None:
         """Run to the end."""

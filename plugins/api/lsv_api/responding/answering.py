@@ -55,7 +55,7 @@ async def write_whole(writer: ResponseWriter, answer: GrowingAnswer) -> None:
     with naming_own_fields():
         async with aclosing(answer.deltas()) as growing:
             async for deltas in growing:
-                writer.add(deltas, answer)
+                writer.add(deltas)
     writer.close(answer)
 
 
@@ -69,7 +69,7 @@ async def stream_events(
         async with aclosing(answer.deltas()) as growing:
             async for deltas in growing:
                 begun = [] if writer.number else writer.begin()
-                yield b"".join(begun + writer.add(deltas, answer))
+                yield b"".join(begun + writer.add(deltas))
     begun = [] if writer.number else writer.begin()
     ended = writer.close(answer)
     await keep()

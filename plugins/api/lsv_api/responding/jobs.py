@@ -39,7 +39,7 @@ class Job:
         self.running = asyncio.Event()
         self.response = begun.writer.response
         self._writer = begun.writer
-        self._answer = GrowingAnswer(begun.asked, exchange)
+        self._answer = GrowingAnswer(begun.asked, exchange, watch=begun.writer.watch)
         self._items = items
         self._exchange = exchange
         self._owner = exchange.account.name
@@ -91,7 +91,7 @@ class Job:
                 async for deltas in growing:
                     if self.response.status == "queued":
                         self._add(writer.start())
-                    self._add(writer.add(deltas, answer))
+                    self._add(writer.add(deltas))
         if self.response.status == "queued":
             self._add(writer.start())
         self._add(writer.close(answer))

@@ -59,7 +59,7 @@ class ResponseService:
         begun.writer.response.store = self._store.is_on and body.store is not False
         if body.background:
             return await self._work(body, begun, items, exchange)
-        answer = GrowingAnswer(begun.asked, exchange)
+        answer = GrowingAnswer(begun.asked, exchange, watch=begun.writer.watch)
 
         async def keep() -> None:
             await self._keep(begun, items, exchange)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from lsv.request.outputs import Chunk, PositionLogprobs
 from lsv_api.http.sse import SLOTS, EventTemplate
 from lsv_api.openai.growing import GrowingAnswer
 from lsv_api.openai.logprobs import LogprobWriter
@@ -46,6 +47,8 @@ class ResponseWriter:
         self._builder = builder
         self._logprobs = logprobs
         self._streams = streams
+        self._scored: list[PositionLogprobs] = []
+        """Log probabilities of the tokens since what was added last."""
         self._pending: list[ChatLogprob] = []
         self._delta = b""
         self._template: EventTemplate | None = None
@@ -63,13 +66,18 @@ class ResponseWriter:
         self.response.status = "in_progress"
         return self._of_response(ev.ResponseInProgress)
 
-    def add(self, deltas: Sequence[Delta], answer: GrowingAnswer) -> list[bytes]:
+    def watch(self, chunk: Chunk) -> None:
+        """See a chunk before what it adds is written."""
+        if self._logprobs is not None:
+            self._scored += chunk.logprobs or ()
+
+    def add(self, deltas: Sequence[Delta]) -> list[bytes]:
         """The events of what a chunk has added. Most chunks only lengthen what is open: they take the short way."""
         if self._streams and self._logprobs is None and len(deltas) == 1:
             text = self._builder.lengthen(deltas[0])
             if text is not None:
                 return [self._grow(text)]
-        shown = self._shown(deltas, answer)
+        shown = self._take_logprobs(deltas)
         found: list[bytes] = []
         for delta in deltas:
             for step in self._builder.add(delta):
@@ -120,11 +128,12 @@ class ResponseWriter:
         if self._streams:
             yield from self._events_of(step)
 
-    def _shown(self, deltas: Sequence[Delta], answer: GrowingAnswer) -> list[ChatLogprob]:
+    def _take_logprobs(self, deltas: Sequence[Delta]) -> list[ChatLogprob]:
         """The log probabilities of the text of a chunk. Thoughts and calls show none."""
+        scored, self._scored = self._scored, []
         if self._logprobs is None or not any(delta.content for delta in deltas):
             return []
-        return self._logprobs.chat(answer.positions, self.response.top_logprobs).content
+        return self._logprobs.chat(scored, self.response.top_logprobs).content
 
     def _events_of(self, step: Step) -> Iterator[bytes]:
         if isinstance(step, Added):
