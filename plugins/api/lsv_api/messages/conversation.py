@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from lsv.errors import BadRequest
 from lsv.media.content_parts import ContentPart
@@ -12,6 +13,7 @@ from lsv_api.http.failures import log
 from lsv_api.messages.blocks import Parts, plain, read_content, read_parts
 from lsv_api.messages.records import MessagesBlock, MessagesCountRequest, MessagesMessage
 from lsv_api.messages.signatures import Signer
+from lsv_api.openai.asking import rewording
 from lsv_api.records.requests import FunctionCall, Message, ToolCall
 
 _NOTE = "x-anthropic-billing-header:"
@@ -46,13 +48,8 @@ class ChatMessages:
     @contextmanager
     def naming_places(self) -> Iterator[None]:
         """Errors about messages name the places where they were in the request."""
-        try:
+        with rewording(partial(_PLACE.sub, self._place)):
             yield
-        except BadRequest as error:
-            error.param = _PLACE.sub(self._place, error.param or "") or None
-            error.message = _PLACE.sub(self._place, error.message)
-            error.args = (error.message,)
-            raise
 
     def _place(self, found: re.Match[str]) -> str:
         number, part = int(found["message"]), found["part"]

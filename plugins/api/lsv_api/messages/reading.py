@@ -19,7 +19,8 @@ from lsv_api.messages.records import (
     MessagesToolChoice,
 )
 from lsv_api.messages.signatures import Signer
-from lsv_api.openai.asking import naming_fields
+from lsv_api.openai.asking import naming_fields, rewording
+from lsv_api.openai.conversation import SWITCHES
 from lsv_api.records.requests import ChatRequest, JsonSchemaFormat, ResponseFormat, SampledRequest
 
 Result = TypeVar("Result")
@@ -32,9 +33,6 @@ _NAMES = {
     "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
 }
 """Fields of ``ChatRequest`` → Anthropic's."""
-
-_SWITCHES = ("enable_thinking", "thinking")
-"""Variables by which chat templates turn thinking on and off."""
 
 _UNAVAILABLE = ("container", "mcp_servers", "compaction", "thread")
 """Fields that need Anthropic's own machines."""
@@ -81,7 +79,7 @@ class Read:
 
     @contextmanager
     def _naming(self) -> Iterator[None]:
-        with naming_fields(_NAMES), _naming_schemas(), self._conversation.naming_places():
+        with naming_fields(_NAMES), rewording(_own_name), self._conversation.naming_places():
             yield
 
 
@@ -90,18 +88,8 @@ def _is_about_messages(error: BadRequest) -> bool:
     return type(error) is BadRequest and (error.param or "").startswith("messages")
 
 
-@contextmanager
-def _naming_schemas() -> Iterator[None]:
-    """Errors about a function name Anthropic's fields of a tool."""
-    try:
-        yield
-    except BadRequest as error:
-        error.message, error.param = _own_name(error.message), _own_name(error.param or "") or None
-        error.args = (error.message,)
-        raise
-
-
 def _own_name(text: str) -> str:
+    """A text about a function of a chat, about the tool that it was made of."""
     return text.replace("].function.parameters", "].input_schema").replace("].function", "]")
 
 
@@ -170,7 +158,7 @@ def _thinking(body: MessagesCountRequest, served: Served) -> dict[str, Any]:
     if body.output_config is not None and body.output_config.effort is not None:
         variables["reasoning_effort"] = body.output_config.effort
     if config is not None:
-        variables |= dict.fromkeys(_SWITCHES, config.type != "disabled")
+        variables |= dict.fromkeys(SWITCHES, config.type != "disabled")
         budget = _budget(config)
         if budget is not None and isinstance(thoughts, KnowsThoughts):
             found["thinking_token_budget"] = budget

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 from lsv.engine.client import Client, Service
 from lsv.errors import BadRequest, ModelNotFound
 from lsv.request.adapter import Viewer
 from lsv_api.http.context import Exchange, Served
 from lsv_api.ollama.records import OllamaError
-from lsv_api.openai.asking import naming_fields
+from lsv_api.openai.asking import naming_fields, rewording
 from lsv_api.records.responses import ErrorBody
 
 _TAG = ":latest"
@@ -105,10 +106,5 @@ def naming_embeddings_fields() -> Iterator[None]:
 @contextmanager
 def _naming_images(template: str) -> Iterator[None]:
     """Errors about a part of a message name the image that it was made of."""
-    try:
+    with rewording(partial(_PART.sub, template)):
         yield
-    except BadRequest as error:
-        error.message = _PART.sub(template, error.message)
-        error.args = (error.message,)
-        error.param = error.param and _PART.sub(template, error.param)
-        raise

@@ -9,6 +9,7 @@ from lsv.errors import BadRequest
 from lsv_api.http.context import Served
 from lsv_api.http.failures import Unsupported
 from lsv_api.ollama.records import OllamaAnswerRequest, OllamaOptions
+from lsv_api.openai.conversation import SWITCHES
 from lsv_api.records.requests import JsonSchemaFormat, ResponseFormat
 
 _SAMPLING = {
@@ -111,6 +112,6 @@ def thinking_fields(think: bool | str | None, served: Served) -> dict[str, Any]:
             "server with --reasoning-parser",
             param="think",
         )
-    switches = dict.fromkeys(("enable_thinking", "thinking"), bool(think))
+    switches = dict.fromkeys(SWITCHES, bool(think))
     effort = {"reasoning_effort": think} if isinstance(think, str) else {}
     return {"chat_template_kwargs": switches, "include_reasoning": bool(think), **effort}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -120,6 +120,17 @@ def naming_fields(names: Mapping[str, str]) -> Iterator[None]:
         if error.message.startswith(head):
             error.message = own + error.message[len(head) :]
             error.args = (error.message,)
+        raise
+
+
+@contextmanager
+def rewording(reword: Callable[[str], str]) -> Iterator[None]:
+    """Errors that are raised inside have their message and the place of their field reworded."""
+    try:
+        yield
+    except BadRequest as error:
+        error.message, error.param = reword(error.message), reword(error.param or "") or None
+        error.args = (error.message,)
         raise
 
 

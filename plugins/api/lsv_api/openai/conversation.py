@@ -28,7 +28,7 @@ Shown = Sequence[Mapping[str, Any]] | None
 
 _ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
-_SWITCHES = ("enable_thinking", "thinking")
+SWITCHES = ("enable_thinking", "thinking")
 """Variables with which chat templates turn thinking on and off."""
 _ELSEWHERE = {
     "function_call": "send the call in tool_calls",
@@ -218,7 +218,7 @@ def template_variables(body: ChatRequest | TokenizeRequest, options: ApiOptions)
 def forbids_thinking(body: ChatRequest, options: ApiOptions) -> bool:
     """Whether a request turns thinking off by name, whether or not its template knows the name."""
     given = template_variables(body, options)
-    return any(given.get(switch) is False for switch in _SWITCHES)
+    return any(given.get(switch) is False for switch in SWITCHES)
 
 
 async def leaves_thinking_off(
@@ -228,7 +228,7 @@ async def leaves_thinking_off(
     api, media = exchange.api, served.client.media
     _, messages = await exchange.prepare(exchange.size, _read, body, served, api.options)
     try:
-        text = await _render(body, messages, tools, served, exchange, dict.fromkeys(_SWITCHES, True))
+        text = await _render(body, messages, tools, served, exchange, dict.fromkeys(SWITCHES, True))
     except BadRequest:
         return False  # the template does not accept the switch
     return prompt.text != (text if media is None else media.spell(text))
