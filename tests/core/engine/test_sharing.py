@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -17,6 +16,7 @@ from lsv.request.media import Array, Media, Stored
 from lsv.request.params import SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
+from suite.files import nothing_left_open
 
 pytestmark = pytest.mark.skipif(not SUPPORTED, reason="this system has no memfd_create")
 
@@ -32,24 +32,19 @@ def submit(*sizes: int) -> Submit:
     return Submit(id=0, spec=RequestSpec(prompts=prompts, sampling=SamplingParams(n=4), request_id="r"))
 
 
-def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 async def test_the_engine_reads_what_the_client_has_stored():
     sent = submit(LEAST, 5)
-    before = open_files()
-    async with shared_media(sent) as referring:
-        (received,) = FrameReader(ClientMessage).feed(encode_frame(referring))
-        assert len(encode_frame(received)) < 2000, "the media are not in the message"
-        for media, told in zip(sent.spec.prompts[1].media, received.spec.prompts[1].media, strict=True):
-            assert {name: read_data(array) for name, array in told.inputs.items()} == {
-                name: bytearray(array.data) for name, array in media.inputs.items()
-            }
-            assert told.size == media.size
-            plain = msgspec.structs.replace(told, inputs=media.inputs)
-            assert plain == media
-    assert open_files() == before
+    with nothing_left_open():
+        async with shared_media(sent) as referring:
+            (received,) = FrameReader(ClientMessage).feed(encode_frame(referring))
+            assert len(encode_frame(received)) < 2000, "the media are not in the message"
+            for media, told in zip(sent.spec.prompts[1].media, received.spec.prompts[1].media, strict=True):
+                assert {name: read_data(array) for name, array in told.inputs.items()} == {
+                    name: bytearray(array.data) for name, array in media.inputs.items()
+                }
+                assert told.size == media.size
+                plain = msgspec.structs.replace(told, inputs=media.inputs)
+                assert plain == media
     with pytest.raises(OSError, match="No such file"):
         read_data(received.spec.prompts[1].media[0].inputs["pixels"])
 

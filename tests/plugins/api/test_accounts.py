@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from lsv.testing.fakes.clock import FakeClock
 from lsv_api.accounts.account import Account, Accounts, read_accounts
 from lsv_api.accounts.buckets import Buckets
 from lsv_api.accounts.quotas import Quotas, RateLimited
+from suite.files import nothing_left_open
 
 FILE = """
 [alice]
@@ -167,7 +167,5 @@ async def test_a_server_that_ends_closes_its_buckets(start):
 
 
 def test_nothing_is_left_behind():
-    before = len(os.listdir("/proc/self/fd"))
-    buckets = Buckets.make(3)
-    buckets.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    with nothing_left_open():
+        Buckets.make(3).close()
