@@ -24,6 +24,8 @@ from lsv.text.tokenizer import NoTokenizer, Tokenizer
 log = logging.getLogger(__name__)
 
 _MIB = 1 << 20
+MOST_MEDIA = 512 << 20
+"""Bytes of prepared media that a request may send: well below what a frame holds, so that one reaches all ranks."""
 LETTERS = 8
 """Characters for each token of the context that are tokenised in any case: text has about four."""
 _CUT = 64
@@ -276,14 +278,14 @@ class Admission(msgspec.Struct, frozen=True):
         )
 
 
-def check_media_size(request: RequestSpec, most: int) -> None:
-    """Raises ``BadRequest`` for media of more than ``most`` bytes."""
-    size = sum(media.size for prompt in request.prompts for media in prompt.media)
-    if size > most:
+def check_media_size(prompts: Iterable[Prompt], field: str = "messages") -> None:
+    """Raises ``BadRequest`` for prompts of one request with more than ``MOST_MEDIA`` bytes of media."""
+    size = sum(media.size for prompt in prompts for media in prompt.media)
+    if size > MOST_MEDIA:
         raise BadRequest(
-            f"the media of this request are {size / _MIB:.0f} MiB once prepared, and at most {most >> 20} MiB are "
-            "taken: send fewer, smaller ones, or shorter videos",
-            param="messages",
+            f"the media of this request are {size / _MIB:.0f} MiB once prepared, and at most {MOST_MEDIA >> 20} MiB "
+            "are taken: send fewer, smaller ones, or shorter videos",
+            param=field,
         )
 
 

@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _READ = 1 << 18
-_MOST_MEDIA = 512 << 20
-"""Bytes of prepared media that a request may send: well below what a frame holds, so that one reaches all ranks."""
 _MOST_UNSENT = 64 << 20
 """Bytes of requests that wait for an engine that does not read, beyond which new ones are refused."""
 _EXPLAIN_SECONDS = 0.5
@@ -143,7 +141,7 @@ class SocketClient(OrderingClient):
     ) -> AsyncGenerator[Chunk, None]:
         """See ``Client``. Where another engine is tried after an error, as ``retried`` says, nothing is reported."""
         self._check_ready()
-        check_media_size(request, _MOST_MEDIA)
+        check_media_size(request.prompts)
         stream = self._open(request, time.monotonic())
         inbox, over = Inbox(), True
         try:

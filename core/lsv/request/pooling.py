@@ -66,6 +66,10 @@ class Pooler(msgspec.Struct, frozen=True, kw_only=True):
     """What is put before a text, by the name that requests ask for it by."""
     default_prompt: str = ""
     """What is put before a text where a request names nothing."""
+    pieces: bool = False
+    """Whether texts that are longer than the context are read in pieces unless a request says otherwise."""
+    longest: int | None = None
+    """Most tokens of a text that is read in pieces; None for what the server takes."""
     contrast: tuple[int, int] | None = None
     """The tokens for no and yes of a reranker that is a language model: its score is the difference of their logits."""
     step_token: int | None = None

@@ -250,7 +250,7 @@ def _configured(pooler: Pooler, settings: Settings) -> Pooler:
     given = {**(settings["pooler_config"] or {})}
     changes: dict[str, Any] = {}
     for key, value in given.items():
-        if value is None or (key == "enable_chunked_processing" and not value):
+        if value is None:
             continue
         if key in ("pooling_type", "seq_pooling_type", "tok_pooling_type"):
             if str(value).upper() not in _BY_TOKEN:
@@ -272,9 +272,21 @@ def _configured(pooler: Pooler, settings: Settings) -> Pooler:
             changes["size"] = value
         elif key == "step_tag_id":
             changes["step_token"] = int(value)
+        elif key == "enable_chunked_processing":
+            if value and pooler.task not in ("generate", "embed"):
+                raise ConfigError(
+                    f"pooler_config: {key} makes one vector of a long text, and this model is made to {pooler.task}",
+                    param="pooler_config",
+                )
+            changes["pieces"] = bool(value)
+        elif key == "max_embed_len":
+            if not isinstance(value, int) or value < 1:
+                raise ConfigError(f"pooler_config: {key} must be at least 1, got {value!r:.40}", param="pooler_config")
+            changes["longest"] = value
         else:
             raise ConfigError(
-                f"pooler_config: {key} is not one of pooling_type, normalize, use_activation, softmax, step_tag_id",
+                f"pooler_config: {key} is not one of pooling_type, normalize, use_activation, softmax, dimensions, "
+                "step_tag_id, enable_chunked_processing, max_embed_len",
                 param="pooler_config",
             )
     return msgspec.structs.replace(pooler, **changes)

@@ -45,6 +45,21 @@ class Frame(msgspec.Struct, frozen=True):
         text = ids[first : first + room] if side == "right" else ids[stop - room : stop]
         return (*ids[:first], *text, *ids[stop:])
 
+    def split(self, ids: Sequence[int], most: int) -> list[tuple[int, ...]]:
+        """The ids in pieces of at most ``most``, each with the special tokens of both ends; text is in one piece only.
+
+        Raises ``BadRequest`` if the special tokens leave no room for text.
+        """
+        ids = tuple(ids)
+        if len(ids) <= most:
+            return [ids]
+        first, last = self._lengths(ids)
+        room, stop = most - first - last, len(ids) - last
+        if room < 1:
+            raise BadRequest(f"{first + last} special tokens leave no room for text in pieces of {most} tokens")
+        starts = range(first, stop, room)
+        return [(*ids[:first], *ids[start : min(start + room, stop)], *ids[stop:]) for start in starts]
+
     def _lengths(self, ids: tuple[int, ...]) -> tuple[int, int]:
         """How many special tokens a prompt has at the beginning and at the end."""
         first = len(self.head) if ids[: len(self.head)] == self.head else 0

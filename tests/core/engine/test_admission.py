@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lsv.engine import admission
 from lsv.engine.admission import Admission, check_media_size, make_submit
 from lsv.errors import BadRequest, ContextTooLong
 from lsv.request.media import Array, Media
@@ -205,8 +206,9 @@ def test_an_empty_prompt():
         admit([], field="messages")
 
 
-def test_media_travel_once_for_all_candidates():
+def test_media_travel_once_for_all_candidates(monkeypatch):
     spec = make_spec([1], SamplingParams(n=3), media=(PICTURE, PICTURE))
-    check_media_size(spec, 16)
+    monkeypatch.setattr(admission, "MOST_MEDIA", 16)
+    check_media_size(spec.prompts)
     with pytest.raises(BadRequest, match="the media of this request are"):
-        check_media_size(spec, 15)
+        check_media_size([*spec.prompts, *spec.prompts])

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from lsv.engine import socket_client
+from lsv.engine import admission
 from lsv.engine.messages import Abort, Control, Finish, Hello, Submit
 from lsv.engine.socket_client import SocketClient
 from lsv.engine.supervision.supervisor import RestartPolicy, Supervisor
@@ -254,7 +254,7 @@ async def test_refusals_come_before_anything_is_sent(start: Start):
 
 @IN_A_THREAD
 async def test_media_may_weigh_so_much(start: Start, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(socket_client, "_MOST_MEDIA", 3 << 20)
+    monkeypatch.setattr(admission, "MOST_MEDIA", 3 << 20)
     client = await start()
     media = Media(b"a" * 32, "image", 0, 1, {"pixels": Array("uint8", (1 << 20,), bytes(1 << 20))})
 

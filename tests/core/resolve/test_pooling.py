@@ -128,14 +128,18 @@ def test_options_say_what_the_checkpoint_does_not(tmp_path):
     assert choose(tmp_path, "LlamaForCausalLM", runner="pooling").task == "embed"
     assert choose(tmp_path, "LlamaForCausalLM", runner="pooling", convert="classify").task == "classify"
     found = choose(tmp_path, "LlamaForCausalLM", pooler_config={"pooling_type": "MEAN", "normalize": False})
-    assert (found.kind, found.normalize) == ("mean", False)
+    assert (found.kind, found.normalize, found.pieces) == ("mean", False, False)
+    found = choose(tmp_path, "LlamaForCausalLM", pooler_config={"enable_chunked_processing": True, "max_embed_len": 9})
+    assert (found.pieces, found.longest) == (True, 9)
     for asked in ({"task": "generate", "runner": "pooling"}, {"task": "embed", "convert": "classify"}):
         with pytest.raises(ConfigError, match="contradict"):
             choose(tmp_path, "LlamaForCausalLM", **asked)
     for architecture, asked in (("BertModel", "generate"), ("LlamaForSequenceClassification", "embed")):
         with pytest.raises(ConfigError, match=f"--task {asked}"):
             choose(tmp_path, architecture, task=asked)
-    for config in ({"pooling_type": "SUM"}, {"colour": 1}, {"pooling_type": "ALL"}):
+    with pytest.raises(ConfigError, match="one vector of a long text"):
+        choose(tmp_path, "LlamaForSequenceClassification", pooler_config={"enable_chunked_processing": True})
+    for config in ({"pooling_type": "SUM"}, {"colour": 1}, {"pooling_type": "ALL"}, {"max_embed_len": 0}):
         with pytest.raises(ConfigError, match="pool"):
             choose(tmp_path, "LlamaForCausalLM", pooler_config=config)
 

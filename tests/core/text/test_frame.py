@@ -90,3 +90,19 @@ def test_pairs_are_those_of_transformers(tmp_path: Path, frame: str, side: Side)
 
 def test_without_a_tokenizer_there_are_no_special_tokens(tmp_path: Path):
     assert NoTokenizer(tmp_path).frame == Frame()
+
+
+@pytest.mark.parametrize("most", [3, 4, 7, 10])
+@pytest.mark.parametrize("frame", [Frame((1,), (2,)), Frame((), (2,)), Frame(bos=1)], ids=str)
+def test_pieces_hold_the_whole_text(frame: Frame, most: int) -> None:
+    first, last = (1,) if frame.head or frame.bos else (), frame.tail
+    text = tuple(range(10, 18))
+    pieces = frame.split((*first, *text, *last), most)
+    assert all(len(piece) <= most and piece[: len(first)] == first for piece in pieces)
+    assert sum((piece[len(first) : len(piece) - len(last)] for piece in pieces), ()) == text
+    assert all(piece[len(piece) - len(last) :] == last for piece in pieces)
+
+
+def test_pieces_need_room_for_text() -> None:
+    with pytest.raises(BadRequest, match="leave no room"):
+        Frame((1,), (2,)).split((1, 5, 6, 2), 2)

@@ -10,11 +10,12 @@ import pytest
 from lsv_api.http.fields import UNAVAILABLE, field_names
 from lsv_api.messages.records import MessagesCountRequest, MessagesRequest
 from lsv_api.records import requests as bodies
+from lsv_api.records.pooling import EmbeddingRequest
 
 KINDS = {
     "/v1/chat/completions": bodies.ChatRequest,
     "/v1/completions": bodies.CompletionRequest,
-    "/v1/embeddings": bodies.EmbeddingRequest,
+    "/v1/embeddings": EmbeddingRequest,
     "/v1/messages": MessagesRequest,
     "/v1/messages/count_tokens": MessagesCountRequest,
     "/tokenize": bodies.TokenizeRequest,

@@ -8,12 +8,11 @@ import pytest
 
 from lsv.processes.wire import encode_frame
 from lsv.testing.fakes.client import FakeClient
-from lsv_api.records.pooling import ClassifyRequest, PoolingRequest, RerankRequest, ScoreRequest
+from lsv_api.records.pooling import ClassifyRequest, EmbeddingRequest, PoolingRequest, RerankRequest, ScoreRequest
 from lsv_api.records.requests import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
-    EmbeddingRequest,
     TokenizeRequest,
 )
 from suite.sites import Site, StartSite

@@ -9,6 +9,7 @@ import pytest
 
 from lsv.request.pooling import Pooler
 from lsv.testing.fakes.client import BOS, EOS, FakeClient, fake_config
+from lsv_api.limits import Limits
 
 EMBEDS = Pooler(task="embed", kind="mean", size=3, prompts={"query": "ask: "})
 CLASSIFIES = Pooler(task="classify", labels=("no", "maybe", "yes"), activation="softmax")
@@ -259,3 +260,102 @@ async def test_long_answers_are_written_beside_the_event_loop(start, monkeypatch
     assert {place for place, _ in threads} == set(watched)
     assert [place for place, _ in threads].count(watched[-1]) == 2  # a chat's and a completion's
     assert all(thread is not threading.main_thread() for _, thread in threads)
+
+
+async def test_a_conversation_is_embedded(start):
+    site = await start(engine(EMBEDS))
+    shown = [{"role": "user", "content": "ab"}]
+    answer = await site.post("/v1/embeddings", messages=shown)
+    assert answer.status_code == 200
+    assert bytes(site.engine.requests[-1].prompt.ids) == b"<user>ab"
+    await site.post("/v1/embeddings", messages=shown, add_generation_prompt=True)
+    assert bytes(site.engine.requests[-1].prompt.ids) == b"<user>ab\n<assistant>"
+    for path, pooler in (("/pooling", EMBEDS), ("/classify", CLASSIFIES)):
+        site = await start(engine(pooler))
+        assert (await site.post(path, messages=shown)).status_code == 200
+        assert bytes(site.engine.requests[-1].prompt.ids) == b"<user>ab"
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/pooling", "/classify"])
+@pytest.mark.parametrize("body", [{}, {"input": "a", "messages": [{"role": "user", "content": "b"}]}], ids=str)
+async def test_a_body_has_either_input_or_messages(start, path, body):
+    site = await start(engine(CLASSIFIES if path == "/classify" else EMBEDS))
+    error = (await site.post(path, **body)).json()["error"]
+    assert (error["message"], error["param"]) == ("give either input or messages", "input")
+    assert not site.engine.requests
+
+
+async def test_prompts_of_the_model_do_not_go_before_conversations(start):
+    site = await start(engine(EMBEDS))
+    answer = await site.post("/v1/embeddings", messages=[{"role": "user", "content": "b"}], prompt_name="query")
+    assert answer.json()["error"]["param"] == "prompt_name"
+
+
+async def test_a_text_over_the_context_is_read_in_pieces(start):
+    site = await start(FakeClient(fake_config(pooler=EMBEDS, max_model_len=5)))
+    text = "abcdefghij"
+    assert (await site.post("/v1/embeddings", input=text)).json()["error"]["code"] == "context_length_exceeded"
+    answer = (await site.post("/v1/embeddings", input=[text, "x"], enable_chunked_processing=True)).json()
+    request = site.engine.requests[-1]
+    assert [prompt.ids for prompt in request.prompts] == [
+        (BOS, *b"abcd"), (BOS, *b"efgh"), (BOS, *b"ij"), (BOS, *b"x"),
+    ]  # fmt: skip
+    assert request.pooling.normalize is False
+    assert answer["usage"]["prompt_tokens"] == 5 + 5 + 3 + 2
+    mean = [(5 * 5 + 5 * 5 + 3 * 3) / 13, (5 * ord("d") + 5 * ord("h") + 3 * ord("j")) / 13, 0.5]
+    length = sum(value * value for value in mean) ** 0.5
+    assert answer["data"][0]["embedding"] == pytest.approx([value / length for value in mean])
+    answer = (await site.post("/v1/embeddings", input=text, enable_chunked_processing=True, normalize=False)).json()
+    assert answer["data"][0]["embedding"] == pytest.approx(mean)
+
+
+async def test_the_operator_has_long_texts_read_in_pieces(start):
+    pooler = Pooler(task="embed", kind="mean", size=3, pieces=True, longest=12)
+    site = await start(FakeClient(fake_config(pooler=pooler, max_model_len=5)))
+    assert (await site.post("/v1/embeddings", input="abcdefgh")).status_code == 200
+    assert len(site.engine.requests[-1].prompts) == 2
+    for field in ({"enable_chunked_processing": False}, {"input": "a" * 20}):
+        assert (await site.post("/v1/embeddings", **{"input": "abcdefgh", **field})).status_code == 400
+    cut = await site.post("/v1/embeddings", input="abcdefgh", truncate_prompt_tokens=3)
+    assert cut.status_code == 200
+    assert len(site.engine.requests[-1].prompts) == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"truncate_prompt_tokens": 3}, "leave out truncate_prompt_tokens"),
+        ({"input": None, "messages": [{"role": "user", "content": "b"}]}, "leave out messages"),
+        ({"input": ["abcdefgh"] * 3}, "6 pieces of at most 5 tokens"),
+    ],
+    ids=str,
+)
+async def test_pieces_that_can_not_be(start, more, message):
+    site = await start(FakeClient(fake_config(pooler=EMBEDS, max_model_len=5)), limits=Limits(prompts=4))
+    body = {"input": "abcdefgh", "enable_chunked_processing": True, **more}
+    answer = await site.post("/v1/embeddings", **{name: value for name, value in body.items() if value is not None})
+    assert answer.status_code == 400
+    assert message in answer.json()["error"]["message"]
+
+
+async def test_content_parts_are_scored_by_models_that_embed(start):
+    site = await start(engine(EMBEDS))
+    parts = {"content": [{"type": "text", "text": "cd"}]}
+    answer = await site.post("/score", text_1="ab", text_2=[parts, "ef"])
+    assert answer.status_code == 200
+    first, second, third = site.engine.requests[-1].prompts
+    assert (first.ids, bytes(second.ids), third.ids) == ((BOS, *b"ab"), b"<user>cd", (BOS, *b"ef"))
+    answer = (await site.post("/rerank", query=parts, documents=["ab", parts])).json()
+    assert sorted(one["document"]["text"] for one in answer["results"]) == ["ab", "cd"]
+
+
+async def test_content_parts_that_can_not_be_scored(start):
+    picture = {"content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]}
+    site = await start(engine(EMBEDS))
+    error = (await site.post("/score", text_1="ab", text_2=["c", picture])).json()["error"]
+    assert error["param"] == "text_2[1].content[0]"
+    assert error["message"].startswith("text_2[1].content[0]: this model takes text, but no image")
+    assert (await site.post("/rerank", query=picture, documents=["c"])).json()["error"]["param"] == "query.content[0]"
+    site = await start(engine(RERANKS))
+    error = (await site.post("/rerank", query="ab", documents=[{"content": ["c"]}])).json()["error"]
+    assert "send texts instead of content parts" in error["message"]

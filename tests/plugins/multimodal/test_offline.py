@@ -164,9 +164,13 @@ def test_what_is_refused(llm: LLM, data: Any, message: str) -> None:
     assert ask(llm, {"prompt": "<image>", "multi_modal_data": {"image": encode(Image.new("RGB", (2, 2)))}})
 
 
-def test_there_are_no_vectors_for_prompts_with_media(llm: LLM) -> None:
-    with pytest.raises(BadRequest, match="prompts with media have no vectors"):
-        llm.encode({"prompt": "<image>", "multi_modal_data": {"image": solid(1, 2, 3)}}, use_tqdm=False)
+def test_vectors_depend_on_media(llm: LLM) -> None:
+    def embed(colour: int) -> Any:
+        prompt = {"prompt": "<image>", "multi_modal_data": {"image": solid(colour, 2, 3)}}
+        return llm.embed(prompt, use_tqdm=False)[0].outputs.embedding
+
+    assert embed(1) == embed(1)
+    assert embed(1) != embed(200)
 
 
 def test_prompts_with_media_are_never_cut(llm: LLM) -> None:

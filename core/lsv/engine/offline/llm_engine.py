@@ -65,8 +65,6 @@ class LLMEngine:
             asked = RequestSpec(prompts=(read,), sampling=params, **named)
             self._generating[request_id] = Generation(asked, params, self.client.add(asked, arrival_time))
             return
-        if read.media:
-            raise BadRequest("prompts with media have no vectors: leave the media out", param="multi_modal_data")
         asked = RequestSpec(prompts=(read,), pooling=params, **named)
         self._pooling[request_id] = self.client.add(asked, arrival_time)
 

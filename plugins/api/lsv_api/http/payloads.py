@@ -7,13 +7,14 @@ ends does not.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from secrets import token_hex
 from typing import Any
 
 import msgspec
 
 from lsv.media.content_parts import ContentPart, InlinePart, InputAudio, MediaLink
+from lsv_api.records.pooling import Content
 from lsv_api.records.requests import Message
 
 SHORTEST = 1 << 16
@@ -97,22 +98,23 @@ def restore_payloads(body: msgspec.Struct, payloads: dict[str, bytes]) -> bool:
     have been given: what looks like a payload may also stand where parsing would have left it as it is.
     """
     left = dict(payloads)
-    _restore_parts((one for one in getattr(body, "messages", None) or () if isinstance(one, Message)), left)
     _restore_fields(body, left)
     return not left
 
 
 def _restore_fields(record: msgspec.Struct, left: dict[str, bytes]) -> None:
-    """Fill the fields that this record and those in its lists name in ``payloads``: a text, or a list of texts."""
+    """Fill the fields that this record and those in it name in ``payloads``, and the parts of messages."""
     declared = getattr(record, "payloads", ())
     for name in record.__struct_fields__:
         value = getattr(record, name)
         if name in declared:
             setattr(record, name, _restored(value, left))
-        elif isinstance(value, list):
-            for item in value:
-                if isinstance(item, msgspec.Struct) and not isinstance(item, Message):
-                    _restore_fields(item, left)
+            continue
+        for item in value if isinstance(value, list) else (value,):
+            if isinstance(item, Message | Content):
+                _restore_parts(item, left)
+            elif isinstance(item, msgspec.Struct):
+                _restore_fields(item, left)
 
 
 def _restored(value: Any, left: dict[str, bytes]) -> Any:
@@ -121,12 +123,11 @@ def _restored(value: Any, left: dict[str, bytes]) -> Any:
     return left.pop(value).decode("latin-1") if value in left else value
 
 
-def _restore_parts(messages: Iterable[Message], left: dict[str, bytes]) -> None:
-    for message in messages:
-        parts = message.content if isinstance(message.content, list) else []
-        for index, part in enumerate(parts):
-            if not isinstance(part, str) and (payload := left.pop(_inline_text(part), None)) is not None:
-                parts[index] = InlinePart(type=part.type, payload=payload)
+def _restore_parts(holder: Message | Content, left: dict[str, bytes]) -> None:
+    parts = holder.content if isinstance(holder.content, list) else []
+    for index, part in enumerate(parts):
+        if not isinstance(part, str) and (payload := left.pop(_inline_text(part), None)) is not None:
+            parts[index] = InlinePart(type=part.type, payload=payload)
 
 
 def _inline_text(part: ContentPart) -> str:

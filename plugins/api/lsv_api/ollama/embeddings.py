@@ -22,7 +22,7 @@ from lsv_api.ollama.records import (
 )
 from lsv_api.ollama.writing import nanoseconds
 from lsv_api.openai.embeddings import embed_prompts
-from lsv_api.records.requests import EmbeddingRequest
+from lsv_api.records.pooling import EmbeddingRequest
 
 CUT = -1
 """``truncate_prompt_tokens`` of texts that lose what does not fit the context."""

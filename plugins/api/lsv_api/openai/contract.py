@@ -8,7 +8,7 @@ from typing import Any
 from lsv_api.admin import status
 from lsv_api.contract import Contract, Route
 from lsv_api.openai import chat, completions, embeddings, tokens
-from lsv_api.records import requests, responses
+from lsv_api.records import pooling, requests, responses
 from lsv_api.records.models import MessagesModel, MessagesModelList
 
 ROUTES = (
@@ -35,7 +35,7 @@ ROUTES = (
         path="/v1/embeddings",
         handler=embeddings.create_embeddings,
         summary="Turn texts into vectors",
-        request=requests.EmbeddingRequest,
+        request=pooling.EmbeddingRequest,
         response=responses.EmbeddingResponse,
     ),
     Route(

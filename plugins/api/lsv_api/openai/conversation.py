@@ -21,8 +21,11 @@ from lsv_api.http.failures import Unsupported
 from lsv_api.openai.prompts import TextRule, encode_text
 from lsv_api.openai.sampling import check_answers, salt_of
 from lsv_api.options import ApiOptions
+from lsv_api.records.pooling import InputRequest
 from lsv_api.records.requests import ChatRequest, Message, TokenizeRequest, ToolCall
 
+Conversation = ChatRequest | TokenizeRequest | InputRequest
+"""A body that has ``messages``."""
 Shown = Sequence[Mapping[str, Any]] | None
 """Tools as the chat template gets them."""
 
@@ -38,9 +41,7 @@ _ELSEWHERE = {
 """Fields of messages on other servers, and what to do instead."""
 
 
-async def encode_chat(
-    body: ChatRequest | TokenizeRequest, served: Served, exchange: Exchange, tools: Shown = None
-) -> Prompt:
+async def encode_chat(body: Conversation, served: Served, exchange: Exchange, tools: Shown = None) -> Prompt:
     """Render and tokenise a conversation. Templates write special tokens themselves, so none are added. ``tools`` are
     those that the template shows.
 
@@ -48,7 +49,7 @@ async def encode_chat(
     Raises ``BadRequest`` for messages the model can't take.
     """
     api, media = exchange.api, served.client.media
-    fits = isinstance(body, ChatRequest) and body.truncate_prompt_tokens is None
+    fits = not isinstance(body, TokenizeRequest) and body.truncate_prompt_tokens is None
     if isinstance(body, ChatRequest):
         check_answers(body, 1, served, api.options.limits)
     shown, messages = await exchange.prepare(exchange.size, _read, body, served, api.options)
@@ -70,9 +71,7 @@ async def encode_chat(
     return msgspec.structs.replace(placed, text=text)
 
 
-def _read(
-    body: ChatRequest | TokenizeRequest, served: Served, options: ApiOptions
-) -> tuple[list[Reference], list[dict[str, Any]]]:
+def _read(body: Conversation, served: Served, options: ApiOptions) -> tuple[list[Reference], list[dict[str, Any]]]:
     """The media of a conversation, and its messages as templates know them."""
     given = body.messages or []
     if len(given) > options.limits.messages:
@@ -168,7 +167,7 @@ def _template_call(call: ToolCall) -> dict[str, Any]:
 
 
 async def _render(
-    body: ChatRequest | TokenizeRequest,
+    body: Conversation,
     messages: list[dict[str, Any]],
     tools: Shown,
     served: Served,
@@ -189,7 +188,7 @@ async def _render(
             param="continue_final_message",
         )
     arguments: Mapping[str, Any] = {
-        "add_generation_prompt": body.add_generation_prompt is not False and not continuing,
+        "add_generation_prompt": _begins_answer(body) and not continuing,
         "tools": tools or None,
         "documents": body.documents,
         "kwargs": {**template_variables(body, options), **more},
@@ -210,7 +209,13 @@ async def _render(
     return await exchange.prepare(exchange.size, render, messages, template=template, **arguments)
 
 
-def template_variables(body: ChatRequest | TokenizeRequest, options: ApiOptions) -> dict[str, Any]:
+def _begins_answer(body: Conversation) -> bool:
+    """Whether the beginning of an answer ends the prompt: where one is to follow, or the request says so."""
+    asked = body.add_generation_prompt
+    return not isinstance(body, InputRequest) if asked is None else asked
+
+
+def template_variables(body: Conversation, options: ApiOptions) -> dict[str, Any]:
     """The variables of the chat template: the operator's, then the request's."""
     return {**options.default_chat_template_kwargs, **_effort(body), **(body.chat_template_kwargs or {})}
 
@@ -234,7 +239,7 @@ async def leaves_thinking_off(
     return prompt.text != (text if media is None else media.spell(text))
 
 
-def _effort(body: ChatRequest | TokenizeRequest) -> dict[str, str | bool]:
+def _effort(body: Conversation) -> dict[str, str | bool]:
     """How much the model should think, for templates that read that, or only whether it should."""
     effort = body.reasoning_effort if isinstance(body, ChatRequest) else None
     return {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}

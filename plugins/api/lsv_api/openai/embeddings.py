@@ -13,13 +13,14 @@ from sanic.response import HTTPResponse
 from lsv.engine.client import Vector
 from lsv.errors import BadRequest
 from lsv.request.params import PoolingParams
+from lsv.request.pooling import Pooler
 from lsv.request.spec import RequestSpec
 from lsv_api.http.context import Exchange, Served
 from lsv_api.http.reply import json_response
-from lsv_api.openai.prompts import encode_prompts
+from lsv_api.openai.inputs import encode_inputs
+from lsv_api.openai.pieces import Pieces
 from lsv_api.openai.sampling import priority_of, tenancy
-from lsv_api.records.pooling import PoolingRequest
-from lsv_api.records.requests import EmbeddingRequest
+from lsv_api.records.pooling import EmbeddingRequest, VectorRequest
 from lsv_api.records.responses import Embedding, EmbeddingResponse, Usage
 
 
@@ -41,9 +42,14 @@ async def embed_prompts(body: EmbeddingRequest, served: Served, exchange: Exchan
         truncate_prompt_tokens=body.truncate_prompt_tokens,
         truncation_side=body.truncation_side or "right",
     )
-    served.admission.check_pooling(params)
-    before = served.admission.pooler.prompt(body.prompt_name)
-    prompts = await encode_prompts(body, served, exchange, before)
+    admission = served.admission
+    admission.check_pooling(params)
+    in_pieces = _reads_pieces(body, admission.pooler)
+    prompts = await encode_inputs(body, served, exchange, _before(body, admission.pooler), fits=not in_pieces)
+    pieces = None
+    if in_pieces and any(len(prompt.ids) > admission.longest_text for prompt in prompts):
+        pieces = Pieces.cut(prompts, admission, exchange.api.options.limits.prompts)
+        prompts, params = [*pieces.prompts], msgspec.structs.replace(params, normalize=False)
     request = RequestSpec(
         prompts=tuple(prompts),
         pooling=params,
@@ -52,9 +58,36 @@ async def embed_prompts(body: EmbeddingRequest, served: Served, exchange: Exchan
         trace=exchange.trace,
         **tenancy(exchange, body.cache_salt),
     )
-    request = served.admission.admit(request, field="input")
+    request = admission.admit(request, field=body.field)
     exchange.count_prompt(request.prompt_tokens)
-    return await served.client.encode(request)
+    vectors = await served.client.encode(request)
+    if pieces is None:
+        return vectors
+    normalize = _normalize(body)
+    scaled = admission.pooler.normalize if normalize is None else normalize
+    return await exchange.prepare(sum(map(len, vectors)), pieces.join, vectors, normalize=scaled)
+
+
+def _before(body: EmbeddingRequest, pooler: Pooler) -> str:
+    """What goes before texts. Raises ``BadRequest`` for a name beside a conversation, whose template writes all."""
+    if body.messages is None:
+        return pooler.prompt(body.prompt_name)
+    if body.prompt_name is not None:
+        raise BadRequest("prompt_name is for input: a chat template writes what goes before messages",
+                         param="prompt_name")  # fmt: skip
+    return ""
+
+
+def _reads_pieces(body: EmbeddingRequest, pooler: Pooler) -> bool:
+    """Whether texts over the context are read in pieces. Raises ``BadRequest`` where that can't be done."""
+    asked = body.enable_chunked_processing
+    if not asked:
+        return asked is None and pooler.pieces and body.messages is None and body.truncate_prompt_tokens is None
+    for other in ("messages", "truncate_prompt_tokens"):
+        if getattr(body, other) is not None:
+            raise BadRequest(f"enable_chunked_processing reads whole texts of input: leave out {other}",
+                             param="enable_chunked_processing")  # fmt: skip
+    return True
 
 
 def _answer(vectors: Sequence[Vector], write: Callable[[Vector], Any], model: str, exchange: Exchange) -> HTTPResponse:
@@ -78,7 +111,7 @@ def _normalize(body: EmbeddingRequest) -> bool | None:
     raise BadRequest("normalize and use_activation say the same of vectors: give one of them", param="normalize")
 
 
-def packer(body: EmbeddingRequest | PoolingRequest) -> Callable[[Vector], str] | None:
+def packer(body: VectorRequest) -> Callable[[Vector], str] | None:
     """Writes vectors as base64: little-endian float32, as the OpenAI client decodes it, unless asked otherwise.
 
     None where numbers are asked for. Raises ``BadRequest`` for a form that only base64 has.

@@ -13,8 +13,8 @@ from lsv.request.prompt import Prompt
 from lsv_api.http.context import Exchange, Served
 from lsv_api.limits import Limits
 from lsv_api.openai.sampling import check_answers
-from lsv_api.records.pooling import ClassifyRequest, PoolingRequest
-from lsv_api.records.requests import CompletionRequest, EmbeddingRequest, PromptField
+from lsv_api.records.pooling import InputRequest
+from lsv_api.records.requests import CompletionRequest, PromptField
 
 BATCH = 1 << 16
 """Characters of short prompts that are tokenised in one go."""
@@ -33,11 +33,16 @@ class TextRule(msgspec.Struct, frozen=True):
     """Whether it must fit the context; otherwise it is to be truncated, or only counted."""
 
 
-PromptsRequest = CompletionRequest | EmbeddingRequest | PoolingRequest | ClassifyRequest
-
-
-async def encode_prompts(body: PromptsRequest, served: Served, exchange: Exchange, before: str = "") -> list[Prompt]:
-    """Every prompt of a body, which may hold one or many, as text or as ids; with ``before`` put before texts.
+async def encode_prompts(
+    body: CompletionRequest | InputRequest,
+    served: Served,
+    exchange: Exchange,
+    before: str = "",
+    *,
+    fits: bool = True,
+) -> list[Prompt]:
+    """Every prompt of a body, which may hold one or many, as text or as ids; with ``before`` put before texts. Texts
+    must fit the context if ``fits`` and the body truncates none.
 
     Raises ``BadRequest``: for more than may be asked for before anything is tokenised, for a prompt that is too long
     before those behind it are.
@@ -48,7 +53,7 @@ async def encode_prompts(body: PromptsRequest, served: Served, exchange: Exchang
         parts = [before + part if isinstance(part, str) else part for part in parts]
     if isinstance(body, CompletionRequest):
         check_answers(body, len(parts), served, exchange.api.options.limits)
-    how = TextRule(param, body.add_special_tokens is not False, fits=body.truncate_prompt_tokens is None)
+    how = TextRule(param, body.add_special_tokens is not False, fits=fits and body.truncate_prompt_tokens is None)
     prompts: list[Prompt] = []
     for batch in _batches(parts):
         size = sum(map(len, batch))

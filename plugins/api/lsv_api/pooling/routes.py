@@ -15,7 +15,7 @@ from lsv.request.prompt import Prompt
 from lsv_api.http.context import Exchange
 from lsv_api.http.reply import json_response
 from lsv_api.openai.embeddings import packer
-from lsv_api.openai.prompts import encode_prompts
+from lsv_api.openai.inputs import encode_inputs
 from lsv_api.pooling.asking import EnvelopeFields, envelope, pool_prompts, pooling_params
 from lsv_api.records.pooling import (
     Classified,
@@ -38,15 +38,15 @@ async def pool(exchange: Exchange) -> HTTPResponse:
     params = pooling_params(body, body.task or own, normalize=body.normalize, dimensions=body.dimensions)
     params = served.admission.check_pooling(params)
     pack = packer(body)
-    prompts = await encode_prompts(body, served, exchange)
+    prompts = await encode_inputs(body, served, exchange)
     width = (pooler.size or 1) if params.task == "token_embed" else len(pooler.labels)
     if params.kind == "all" and (numbers := width * sum(len(prompt.ids) for prompt in prompts)) > _MOST_NUMBERS:
         raise BadRequest(
-            f"input: {numbers} numbers are too many for one answer, which has a vector for every token: at most "
+            f"{body.field}: {numbers} numbers are too many for one answer, which has a vector for every token: at most "
             f"{_MOST_NUMBERS} are given",
-            param="input",
+            param=body.field,
         )
-    request, vectors = await pool_prompts(body, exchange, served, prompts, params, field="input")
+    request, vectors = await pool_prompts(body, exchange, served, prompts, params, field=body.field)
     task = params.task or own
 
     def write(prompt: Prompt, vector: Vector) -> Any:
@@ -72,8 +72,8 @@ async def classify(exchange: Exchange) -> HTTPResponse:
     served = exchange.served(body.model)
     params = pooling_params(body, "classify")
     served.admission.check_pooling(params)
-    prompts = await encode_prompts(body, served, exchange)
-    _, vectors = await pool_prompts(body, exchange, served, prompts, params, field="input")
+    prompts = await encode_inputs(body, served, exchange)
+    _, vectors = await pool_prompts(body, exchange, served, prompts, params, field=body.field)
     labels = served.admission.pooler.labels
     data = [_classified(index, vector, labels) for index, vector in enumerate(vectors)]
     return json_response(ClassifyResponse(data=data, **envelope(exchange, served, "classify")))

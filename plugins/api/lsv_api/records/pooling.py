@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from lsv_api.records.requests import PromptField, ScheduledRequest
+from lsv.media.content_parts import ContentPart
+from lsv_api.records.requests import Messages, PromptField, ScheduledRequest
 from lsv_api.records.responses import Usage
-
-Texts = str | list[str]
 
 
 class PooledRequest(ScheduledRequest, kw_only=True):
@@ -20,38 +19,91 @@ class PooledRequest(ScheduledRequest, kw_only=True):
     use_activation: bool | None = None
 
 
-class PoolingRequest(PooledRequest, kw_only=True):
-    """POST /pooling. Without a ``task``: a vector for each token, or what else the model gives each token."""
+class InputRequest(PooledRequest, kw_only=True):
+    """What requests share that read either ``input`` or ``messages``.
 
-    input: PromptField
-    task: Literal["embed", "classify", "token_embed", "token_classify", "reward"] | None = None
+    ``input``: a text, texts, token ids, or lists of token ids. ``messages``: one conversation, which may have media;
+    the other fields are those of chat completions.
+    """
+
+    input: PromptField | None = None
+    messages: Messages | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    documents: list[dict[str, Any]] | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
+
+    @property
+    def field(self) -> Literal["input", "messages"]:
+        """The field that holds the prompts."""
+        return "input" if self.messages is None else "messages"
+
+
+class VectorRequest(InputRequest, kw_only=True):
+    """What requests share whose answers may be vectors."""
+
     encoding_format: Literal["float", "base64"] | None = None
     embed_dtype: Literal["float32", "float16", "bfloat16"] | None = None
     endianness: Literal["native", "little", "big"] | None = None
     dimensions: int | None = None
     normalize: bool | None = None
-    add_special_tokens: bool | None = None
 
 
-class ClassifyRequest(PooledRequest, kw_only=True):
-    """POST /classify. ``input``: a text, texts, token ids, or lists of token ids."""
+class EmbeddingRequest(VectorRequest, kw_only=True):
+    """POST /v1/embeddings. ``use_activation`` is vLLM's name of ``normalize``.
 
-    input: PromptField
-    add_special_tokens: bool | None = None
+    ``prompt_name``: which of the model's own prompts goes before texts. ``enable_chunked_processing``: whether a text
+    that is longer than the context is read in pieces.
+    """
+
+    prompt_name: str | None = None
+    enable_chunked_processing: bool | None = None
 
 
-class ScoreRequest(PooledRequest, kw_only=True):
+class PoolingRequest(VectorRequest, kw_only=True):
+    """POST /pooling. Without a ``task``: a vector for each token, or what else the model gives each token."""
+
+    task: Literal["embed", "classify", "token_embed", "token_classify", "reward"] | None = None
+
+
+class ClassifyRequest(InputRequest, kw_only=True):
+    """POST /classify."""
+
+
+class Content(msgspec.Struct, kw_only=True):
+    """Texts and media where a text may stand: the parts of a user's message."""
+
+    content: list[ContentPart | str]
+
+
+Item = str | Content
+
+
+class PairsRequest(PooledRequest, kw_only=True):
+    """What requests share that compare texts and media. The other fields are for media, as in chat completions."""
+
+    brings_media: ClassVar[bool] = True
+
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
+
+
+class ScoreRequest(PairsRequest, kw_only=True):
     """POST /score. One ``text_1`` is paired with every ``text_2``, several with as many."""
 
-    text_1: Texts
-    text_2: Texts
+    text_1: Item | list[Item]
+    text_2: Item | list[Item]
 
 
-class RerankRequest(PooledRequest, kw_only=True):
+class RerankRequest(PairsRequest, kw_only=True):
     """POST /rerank. ``top_n`` 0 gives all documents; ``return_documents`` false leaves their texts out."""
 
-    query: str
-    documents: list[str]
+    query: Item
+    documents: list[Item]
     top_n: int = 0
     return_documents: bool = True
 

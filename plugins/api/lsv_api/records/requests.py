@@ -22,7 +22,6 @@ def _described(**schema: Any) -> msgspec.Meta:
 
 PromptField = str | list[int | str | list[int]]
 """A text, texts, token ids, or lists of token ids."""
-Messages = Annotated[list["Message"], _described(minItems=1)]
 TokenIds = Annotated[list[int], _described(minItems=1)]
 
 
@@ -180,6 +179,9 @@ class Message(msgspec.Struct, kw_only=True):
     prefix: bool | None = None
 
 
+Messages = Annotated[list[Message], _described(minItems=1)]
+
+
 class ChatRequest(GenerationRequest, kw_only=True):
     """POST /v1/chat/completions."""
 
@@ -256,21 +258,3 @@ class UnloadAdapterRequest(msgspec.Struct, kw_only=True):
 
     lora_name: str
     lora_int_id: int | None = None
-
-
-class EmbeddingRequest(ScheduledRequest, kw_only=True):
-    """POST /v1/embeddings. ``input``: a text, texts, token ids, or lists of token ids. ``prompt_name``: which of the
-    model's own prompts goes before texts. ``use_activation`` is vLLM's name of ``normalize``.
-    """
-
-    input: PromptField
-    encoding_format: Literal["float", "base64"] | None = None
-    embed_dtype: Literal["float32", "float16", "bfloat16"] | None = None
-    endianness: Literal["native", "little", "big"] | None = None
-    dimensions: int | None = None
-    add_special_tokens: bool | None = None
-    truncate_prompt_tokens: int | None = None
-    truncation_side: Literal["left", "right"] | None = None
-    normalize: bool | None = None
-    use_activation: bool | None = None
-    prompt_name: str | None = None
