@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from lsv.config import EngineConfig
+from lsv.engine import admission
 from lsv.engine.client import Service
 from lsv.media.options import MediaOptions
 from lsv.plugins import Plugins
@@ -109,6 +110,16 @@ async def test_two_pictures_between_texts(site: Site) -> None:
     assert site.prompt == (ord("a"), *IMAGE, ord("b"), *IMAGE, ord("c"), ord(">"))
     assert [(media.start, media.count, values(media)) for media in site.shown] == [(2, 3, [2, 3, 4]), (8, 3, [5, 6, 7])]
     assert answer.json()["usage"]["prompt_tokens"] == 14
+
+
+async def test_media_of_all_items_count_together(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = [{"content": [picture(1, 2, number)]} for number in range(3)]
+    answer = await site.post("/rerank", query="a", documents=documents)
+    assert answer.status_code == 200, answer.text
+    sent = sum(media.size for prompt in site.engine.requests[-1].prompts for media in prompt.media)
+    monkeypatch.setattr(admission, "MOST_MEDIA", sent - 1)
+    answer = await site.post("/rerank", query="a", documents=documents)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "documents[2]")
 
 
 @pytest.mark.row("F-130", "F-131", "F-159", "F-700")
