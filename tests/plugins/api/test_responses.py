@@ -14,7 +14,8 @@ from lsv.errors import BadRequest, Overloaded, RequestFailed, TooLarge
 from lsv.testing.fakes.client import FakeClient
 from lsv_api.http.bodies import decode_body
 from lsv_api.limits import Limits
-from lsv_api.responding.requests import ResponsesRequest
+from lsv_api.responding.items import normalise_items, write_messages
+from lsv_api.responding.requests import ResponsesInputItem, ResponsesRequest
 from suite.openai_models import check_response, read_events
 from suite.waiting import until
 
@@ -214,6 +215,52 @@ async def test_built_in_tools_are_refused_by_name(site, kind: str | None) -> Non
     assert str(kind) in error["message"]
 
 
+@pytest.mark.parametrize("kind", ["web_search", "web_search_preview", "image_generation", "tool_search"])
+async def test_built_in_tools_that_an_agent_offers_beside_its_own_are_left_out(start, kind: str) -> None:
+    site = await start(FakeClient(), tool_call_parser="hermes")
+    found = await respond(site, tools=[{"type": kind}, WEATHER])
+    assert [tool.type for tool in found.tools] == ["function"]
+    assert prompt_of(site).count("<tool>") == 1
+    error = await refused(site, tools=[{"type": kind}, WEATHER], tool_choice={"type": kind})
+    assert error["param"] == "tool_choice"
+
+
+SPACE = {
+    "type": "namespace",
+    "name": "mcp__sky__",
+    "description": "What the sky does.",
+    "tools": [{**WEATHER, "defer_loading": True}, {**WEATHER, "name": "get_stars"}],
+}
+
+
+async def test_functions_of_a_namespace(start) -> None:
+    call = CALL.replace("get_weather", "mcp__sky__get_weather")
+    site = await start(FakeClient(answer=call), tool_call_parser="hermes")
+    found = await respond(site, tools=[SPACE, WEATHER])
+    assert (found.output[0].name, found.output[0].namespace) == ("get_weather", "mcp__sky__")
+    assert [tool.type for tool in found.tools] == ["namespace", "function"]
+    shown = [line for line in prompt_of(site).splitlines() if line.startswith("<tool>")]
+    assert shown == ["<tool>mcp__sky__get_weather", "<tool>mcp__sky__get_stars", "<tool>get_weather"]
+    events = await stream(site, tools=[SPACE])
+    assert events[-1].response.output[0].namespace == "mcp__sky__"
+
+
+def test_a_call_of_a_namespace_comes_back() -> None:
+    call = ResponsesInputItem(
+        type="function_call", call_id="c", name="get_weather", namespace="mcp__sky__", arguments="{}"
+    )
+    (turn,) = write_messages(normalise_items([call]), None).messages
+    assert turn.tool_calls[0].function.name == "mcp__sky__get_weather"
+
+
+async def test_a_choice_may_name_a_function_of_a_namespace(start) -> None:
+    site = await start(FakeClient(answer=CALL), tool_call_parser="hermes")
+    named = {"type": "function", "name": "get_stars", "namespace": "mcp__sky__"}
+    await respond(site, tools=[SPACE, WEATHER], tool_choice={"type": "allowed_tools", "mode": "auto", "tools": [named]})
+    assert prompt_of(site).count("<tool>") == 1
+    assert "<tool>mcp__sky__get_stars" in prompt_of(site)
+
+
 async def test_forms(site) -> None:
     site.engine.answer = '{"a": 1}'
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -296,7 +343,8 @@ WRONG: dict[str, dict[str, Any]] = {
     "tools[0].name": {"tools": [{"type": "function", "name": "not a name"}]},
     "tools[0].input_schema": {"tools": [{"type": "function", "name": "f", "input_schema": {}}]},
     "tools[0].parameter": {"tools": [{"type": "function", "name": "f", "parameter": {}}]},
-    "tools[0].defer_loading": {"tools": [{"type": "function", "name": "f", "defer_loading": True}]},
+    "tools[1].tools[0]": {"tools": [WEATHER, {"type": "namespace", "name": "n", "tools": [{"type": "mcp"}]}]},
+    "tools[0]": {"tools": [{"type": "namespace", "name": "n"}]},
     "text.format.type": {"text": {"format": {"type": "grammar"}}},
     "tools[0].parameters": {"tools": [{"type": "function", "name": "f", "parameters": []}]},
     "input[0].type": {"input": [{"type": "computer_call"}]},

@@ -18,9 +18,10 @@ from lsv_api.responding.building import ItemBuilder
 from lsv_api.responding.fitting import ask_response
 from lsv_api.responding.items import write_messages
 from lsv_api.responding.naming import naming_own_fields
-from lsv_api.responding.reading import ENCRYPTED, custom_names, shows_logprobs
+from lsv_api.responding.reading import ENCRYPTED, shows_logprobs
 from lsv_api.responding.records import ResponseObject
 from lsv_api.responding.requests import ResponsesFormat, ResponsesInputItem, ResponsesRequest
+from lsv_api.responding.tools import custom_names, find_homes, kept_tools
 from lsv_api.responding.writing import ResponseWriter
 
 
@@ -41,7 +42,10 @@ async def begin_response(
     assert asked.request.sampling is not None
     response = describe_request(body, asked.request.sampling, id, exchange.created, served.name)
     builder = ItemBuilder(
-        custom=custom_names(body), seal=ENCRYPTED in (body.include or ()), most_calls=body.max_tool_calls
+        custom=custom_names(body.tools or ()),
+        homes=find_homes(body.tools or ()),
+        seal=ENCRYPTED in (body.include or ()),
+        most_calls=body.max_tool_calls,
     )
     as_ids = exchange.api.options.return_tokens_as_token_ids
     logprobs = LogprobWriter(served.client.tokenizer, as_ids=as_ids) if shows_logprobs(body) else None
@@ -103,7 +107,7 @@ def describe_request(
         temperature=sampling.temperature,
         text={"format": _format(body.text.format if body.text else None), "verbosity": "medium"},
         tool_choice=body.tool_choice or "auto",
-        tools=[_tool(tool) for tool in body.tools or ()],
+        tools=[_tool(tool) for tool in kept_tools(body.tools or ())],
         top_logprobs=body.top_logprobs or 0,
         top_p=sampling.top_p,
         presence_penalty=sampling.presence_penalty,

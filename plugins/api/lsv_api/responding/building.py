@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
+
+from msgspec import UNSET
 
 from lsv_api.records.responses import ChatLogprob, Delta, ToolCallDelta
 from lsv_api.responding.items import make_item_id, open_input, seal_thoughts
@@ -17,6 +20,7 @@ from lsv_api.responding.records import (
     ResponseReasoningItem,
     ResponseReasoningText,
 )
+from lsv_api.responding.tools import Home
 
 
 class Began:
@@ -40,14 +44,22 @@ class ItemBuilder:
     """Builds the items of one answer. The last one of ``items`` grows; ``text`` is what it has so far.
 
     Calls of ``custom`` tools are known by their input, which is shown once it is whole, because the model writes it in
-    JSON. With ``seal`` thoughts are added in the form in which clients send them back. Calls beyond ``most_calls`` are
-    left out.
+    JSON. Calls of functions that have ``homes`` name their namespaces. With ``seal`` thoughts are added in the form in
+    which clients send them back. Calls beyond ``most_calls`` are left out.
     """
 
-    def __init__(self, *, custom: Container[str] = (), seal: bool = False, most_calls: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        custom: Container[str] = (),
+        homes: Mapping[str, Home] = MappingProxyType({}),
+        seal: bool = False,
+        most_calls: int | None = None,
+    ) -> None:
         self.items: list[OutputItem] = []
         self.logprobs: list[ChatLogprob] = []
         self._custom = custom
+        self._homes = homes
         self._seal = seal
         self._most_calls = most_calls
         self._pieces: list[str] = []
@@ -120,8 +132,15 @@ class ItemBuilder:
     def _make_call(self, id: str, name: str) -> OutputItem:
         if name in self._custom:
             return ResponseCustomCall(id=make_item_id("custom_tool_call"), call_id=id, name=name, input="")
-        item = make_item_id("function_call")
-        return ResponseFunctionCall(id=item, status="in_progress", call_id=id, name=name, arguments="")
+        home = self._homes.get(name)
+        return ResponseFunctionCall(
+            id=make_item_id("function_call"),
+            status="in_progress",
+            call_id=id,
+            name=name if home is None else home.name,
+            namespace=UNSET if home is None else home.namespace,
+            arguments="",
+        )
 
     def _begin(self, item: OutputItem) -> Iterator[Step]:
         yield from self.end()

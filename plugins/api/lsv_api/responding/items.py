@@ -80,6 +80,11 @@ def open_input(arguments: str) -> str:
     return text if isinstance(text, str) else arguments
 
 
+def shown_name(namespace: str | None, name: str) -> str:
+    """The name of a function as the model sees it: those of namespaces begin with the namespace."""
+    return name if namespace is None else f"{namespace.rstrip('_')}__{name}"
+
+
 def normalise_items(given: str | Sequence[ResponsesInputItem] | None) -> list[ResponsesInputItem]:
     """The input as items that have a type, an id and a list of parts. Raises ``BadRequest`` for wrong ones."""
     if given is None or isinstance(given, str):
@@ -168,7 +173,10 @@ def _append(chat: Conversation, item: ResponsesInputItem, where: str, thoughts: 
         _add(chat, message, where)
     elif item.type in _CALLS:
         arguments = item.arguments if item.type == "function_call" else seal_input(item.input or "")
-        call = ToolCall(id=item.call_id, function=FunctionCall(name=item.name or "", arguments=arguments))
+        call = ToolCall(
+            id=item.call_id,
+            function=FunctionCall(name=shown_name(item.namespace, item.name or ""), arguments=arguments),
+        )
         if last is None or last.role != "assistant" or thoughts:
             last = Message(role="assistant", reasoning_content=thoughts or None)
             _add(chat, last, where)

@@ -47,13 +47,14 @@ class ResponseReasoningItem(msgspec.Struct, kw_only=True, tag_field="type", tag=
 
 
 class ResponseFunctionCall(msgspec.Struct, kw_only=True, tag_field="type", tag="function_call"):
-    """A call that the model asks for; ``arguments`` is JSON, as it wrote it."""
+    """A call that the model asks for; ``arguments`` is JSON, as it wrote it. ``namespace`` is that of its function."""
 
     id: str
     status: ItemStatus
     call_id: str
     name: str
     arguments: str
+    namespace: str | UnsetType = UNSET
 
 
 class ResponseCustomCall(msgspec.Struct, kw_only=True, tag_field="type", tag="custom_tool_call"):

@@ -42,6 +42,7 @@ class ResponsesInputItem(msgspec.Struct, kw_only=True, omit_defaults=True):
     content: str | list[ResponsesPart] | None = None
     call_id: str | None = None
     name: str | None = None
+    namespace: str | None = None
     arguments: str | None = None
     input: str | None = None
     output: str | list[ResponsesPart] | None = None
