@@ -14,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
+import httpx2
+
 from trials.processes import alive, open_files
 from trials.server import TrialServer, wait_until
 from trials.soak.blocked_log import try_blocked_log
@@ -37,6 +39,8 @@ WARM_SECONDS = 120.0
 """Until caches and pools are full, whatever a tenth of the time is."""
 READY_SECONDS = 10.0
 SETTLE_SECONDS = 20.0
+CACHED_WORDS = 10_000
+"""Words that a tokenizer remembers. They take 4 MiB of the API process, which new words would fill for half an hour."""
 
 
 def main() -> int:
@@ -83,6 +87,7 @@ class Soak:
 
     async def _learn(self) -> Visits:
         async with open_client(self._server.url) as http:
+            await fill_tokenizer(http)
             known = await learn_answers(http, 40, self._options.seed)
             reply = await http.post("/v1/embeddings", json={"input": EMBEDDED})
             print(f"{len(known)} known answers", flush=True)
@@ -151,6 +156,12 @@ class Soak:
 
     def _open_files(self) -> dict[str, int]:
         return {kind: sum(map(open_files, self._server.find(kind))) for kind in ("api", "engine")}
+
+
+async def fill_tokenizer(http: httpx2.AsyncClient) -> None:
+    """Fill the tokenizer's cache of words, so that memory that grows later is not this cache."""
+    words = " ".join(f"word{number}" for number in range(CACHED_WORDS))
+    (await http.post("/tokenize", json={"prompt": words})).raise_for_status()
 
 
 def stop(server: TrialServer) -> list[Figure]:
