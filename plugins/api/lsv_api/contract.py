@@ -55,6 +55,9 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     errors: ErrorForm | None = None
     """How errors are written; None: as OpenAI does."""
 
+    error: type[msgspec.Struct] | None = None
+    """Record of errors that ``errors`` writes, for the description of the API."""
+
     open: Literal["never", "monitoring", "always"] = "never"
     """Whether it is open without a key: those for monitoring are, unless the operator protects them."""
 

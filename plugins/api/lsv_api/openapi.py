@@ -24,6 +24,14 @@ _PROMPTS = [
     _IDS,
     {"type": "array", "items": _IDS, "minItems": 1},
 ]
+_INPUTS = ("input", "messages")
+_EITHER: Mapping[str, tuple[str, ...]] = {
+    "TokenizeRequest": ("prompt", "messages"),
+    "EmbeddingRequest": _INPUTS,
+    "PoolingRequest": _INPUTS,
+    "ClassifyRequest": _INPUTS,
+}
+"""Records of which one of two fields is required."""
 _RANGES: Mapping[str, Range] = {
     name: allowed
     for name, hint in get_type_hints(SamplingParams, include_extras=True).items()
@@ -38,7 +46,7 @@ def describe_api(
     records = {
         record
         for route in routes
-        for record in (route.request, route.response, route.verbose, *_parts(route.streams))
+        for record in (route.request, route.response, route.verbose, route.error, *_parts(route.streams))
         if record is not None
     }
     ordered = sorted(records | {ErrorResponse}, key=lambda record: record.__name__)
@@ -47,7 +55,9 @@ def describe_api(
         if route.request is not None:
             _refine(components[route.request.__name__]["properties"])
     components["ContentPart"]["properties"]["type"]["enum"] = KNOWN
-    components["TokenizeRequest"]["anyOf"] = [{"required": ["prompt"]}, {"required": ["messages"]}]
+    for name, fields in _EITHER.items():
+        if name in components:
+            components[name]["anyOf"] = [{"required": [field]} for field in fields]
     by_record = dict(zip(ordered, schemas, strict=True))
     document: dict[str, Any] = {
         "openapi": "3.1.0",
@@ -93,7 +103,7 @@ def _operation(route: Route, schemas: dict[type, Any], open_routes: Collection[s
             "200": {"description": "Success", "content": _content(route, schemas)},
             "default": {
                 "description": "Error",
-                "content": {"application/json": {"schema": schemas[ErrorResponse]}},
+                "content": {"application/json": {"schema": schemas[route.error or ErrorResponse]}},
             },
         },
     }
@@ -121,7 +131,9 @@ def _content(route: Route, schemas: dict[type, Any]) -> dict[str, Any]:
     if route.streams:
         kinds = [schemas[record] for record in _parts(route.streams)]
         stream = (
-            _event(*kinds, schemas[ErrorResponse]) if route.stream_type == EVENTS.content_type else {"anyOf": kinds}
+            _event(*kinds, schemas[route.error or ErrorResponse])
+            if route.stream_type == EVENTS.content_type
+            else {"anyOf": kinds}
         )
         content[route.stream_type] = {"schema": stream}
     return content

@@ -110,6 +110,16 @@ async def test_openapi(start):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("path", "record"),
+    [("/v1/chat/completions", "ErrorResponse"), ("/v1/messages", "MessagesError"), ("/api/chat", "OllamaError")],
+)
+async def test_errors_are_described_in_the_form_of_their_contract(site, path, record):
+    operation = (await site.http.get("/openapi.json")).json()["paths"][path]["post"]
+    schema = operation["responses"]["default"]["content"]["application/json"]["schema"]
+    assert schema == {"$ref": f"#/components/schemas/{record}"}
+
+
 async def test_openapi_references_resolve(site):
     document = (await site.http.get("/openapi.json")).json()
 

@@ -12,6 +12,7 @@ from lsv_api.messages.records import (
     MessagesAnswer,
     MessagesCount,
     MessagesCountRequest,
+    MessagesError,
     MessagesEvent,
     MessagesRequest,
 )
@@ -32,6 +33,7 @@ def make(settings: Mapping[str, Any]) -> Contract:
                 response=MessagesAnswer,
                 streams=MessagesEvent,
                 errors=write_error,
+                error=MessagesError,
             ),
             Route(
                 method="POST",
@@ -41,6 +43,7 @@ def make(settings: Mapping[str, Any]) -> Contract:
                 request=MessagesCountRequest,
                 response=MessagesCount,
                 errors=write_error,
+                error=MessagesError,
             ),
         )
     )

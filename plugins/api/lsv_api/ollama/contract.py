@@ -37,6 +37,7 @@ ROUTES = (
         streams=records.OllamaChatAnswer,
         stream_type=LINES.content_type,
         errors=write_error,
+        error=records.OllamaError,
     ),
     Route(
         method="POST",
@@ -48,6 +49,7 @@ ROUTES = (
         streams=records.OllamaGenerateAnswer,
         stream_type=LINES.content_type,
         errors=write_error,
+        error=records.OllamaError,
     ),
     Route(
         method="POST",
@@ -57,6 +59,7 @@ ROUTES = (
         request=records.OllamaEmbedRequest,
         response=records.OllamaEmbedAnswer,
         errors=write_error,
+        error=records.OllamaError,
     ),
     Route(
         method="POST",
@@ -66,6 +69,7 @@ ROUTES = (
         request=records.OllamaEmbeddingsRequest,
         response=records.OllamaEmbeddingsAnswer,
         errors=write_error,
+        error=records.OllamaError,
     ),
     Route(
         method="POST",
@@ -75,6 +79,7 @@ ROUTES = (
         request=records.OllamaShowRequest,
         response=records.OllamaShown,
         errors=write_error,
+        error=records.OllamaError,
     ),
     Route(
         method="POST",
@@ -86,6 +91,7 @@ ROUTES = (
         streams=records.OllamaProgress,
         stream_type=LINES.content_type,
         errors=write_error,
+        error=records.OllamaError,
     ),
     Route(
         method="GET",
@@ -94,6 +100,7 @@ ROUTES = (
         summary="List the served models, as Ollama does",
         response=records.OllamaTags,
         errors=write_error,
+        error=records.OllamaError,
     ),
     Route(
         method="GET",
@@ -102,6 +109,7 @@ ROUTES = (
         summary="List the models in memory",
         response=records.OllamaProcesses,
         errors=write_error,
+        error=records.OllamaError,
     ),
     Route(
         method="GET",
@@ -110,6 +118,7 @@ ROUTES = (
         summary="The release of Ollama whose API this is",
         response=records.OllamaVersion,
         errors=write_error,
+        error=records.OllamaError,
         probe=True,
     ),
     Route(
