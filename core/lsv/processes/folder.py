@@ -17,6 +17,9 @@ _MEMORY = Path("/dev/shm")
 """A file system in memory, on systems that have one."""
 _MEMORY_ROOM = 32 << 20
 """Free bytes it must have to be used."""
+_SHORT = Path("/tmp")
+_LONGEST = 78
+"""Bytes of a temporary folder's path that leave room for a private folder and its sockets: the kernel takes 107."""
 
 
 def cache_root() -> Path:
@@ -31,12 +34,13 @@ class PrivateFolder:
     The owner holds a lock on the folder. The kernel releases the lock however the owner ends, so creating the next
     folder also removes folders whose owner is gone. A ``with`` block removes the folder.
 
-    With ``in_memory`` the folder is in memory if possible, because a disk may fill up.
+    With ``in_memory`` the folder is in memory if possible, because a disk may fill up. It is in /tmp if the path of the
+    temporary folder is too long for sockets.
     """
 
     def __init__(self, *, in_memory: bool = False) -> None:
         _sweep()
-        self.path, self._lock = _make(_MEMORY if in_memory and _has_memory() else None)
+        self.path, self._lock = _make(_MEMORY if in_memory and _has_memory() else _temporary())
 
     def __enter__(self) -> Self:
         return self
@@ -60,7 +64,12 @@ def _has_memory() -> bool:
         return False
 
 
-def _make(parent: Path | None) -> tuple[Path, int | None]:
+def _temporary() -> Path:
+    chosen = Path(tempfile.gettempdir())
+    return chosen if len(os.fsencode(chosen)) <= _LONGEST else _SHORT
+
+
+def _make(parent: Path) -> tuple[Path, int | None]:
     while True:
         path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         with suppress(FileNotFoundError):  # another process removed it before this one held the lock
@@ -74,7 +83,7 @@ def _make(parent: Path | None) -> tuple[Path, int | None]:
 
 def _sweep() -> None:
     """Remove the folders whose owners have ended."""
-    for path in (path for root in (Path(tempfile.gettempdir()), _MEMORY) for path in root.glob(f"{_PREFIX}*")):
+    for path in (path for root in (_temporary(), _MEMORY) for path in root.glob(f"{_PREFIX}*")):
         with suppress(OSError):  # another user's, or gone already
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:

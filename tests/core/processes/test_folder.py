@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import socket
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,15 @@ def test_it_is_private_and_gone_when_it_is_removed() -> None:
     folder.remove()
     folder.remove()
     assert not folder.path.exists()
+
+
+def test_its_path_is_short_enough_for_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = tmp_path / ("d" * 80)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    with PrivateFolder() as folder, socket.socket(socket.AF_UNIX) as end:
+        end.bind(str(folder.path / "engine.sock"))
+        assert folder.path.parent == Path("/tmp")
 
 
 def test_a_file_system_without_locks_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
