@@ -24,7 +24,7 @@ GPUS = {
     "86": ("A10, RTX 30", "ada"),
     "89": ("L4, L40, RTX 40", "ada"),
     "90": ("H100, H200", "hopper"),
-    "100": ("B200", "hopper"),
+    "100": ("B200", "blackwell"),
     "120": ("RTX 50", "ada"),
     "gfx942": ("MI300", "small"),
     "gfx1100": ("RX 7900", "small"),

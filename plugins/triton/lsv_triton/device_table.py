@@ -15,7 +15,7 @@ INTERPRETER = "interpreter"
 
 _CAPABILITIES: tuple[tuple[tuple[int, int], str], ...] = (
     ((12, 0), "ada"),
-    ((11, 0), "hopper"),
+    ((10, 0), "blackwell"),
     ((9, 0), "hopper"),
     ((8, 6), "ada"),
     ((8, 0), "ampere"),
@@ -25,6 +25,8 @@ _CAPABILITIES: tuple[tuple[tuple[int, int], str], ...] = (
 227 KiB from 9.0 on, 163 KiB for 8.0, 99 KiB for 8.6, 8.9 and 12.x, 64 KiB for 7.5. Source: CUDA C Programming Guide,
 "Compute Capabilities".
 """
+_LIKE = {"blackwell": "hopper"}
+"""The kind whose launches another kind has where the table names none for it."""
 _SMALLER = {(8, 7): "ampere"}
 """Exceptions with more memory: Orin, which has as much as 8.0."""
 
@@ -108,6 +110,8 @@ _TABLE: Mapping[str, Mapping[str, Launch]] = {
     "product.many": {
         "default": Launch({"rows": 128, "outputs": 64}, warps=4, stages=2),
         "hopper": Launch({"rows": 128, "outputs": 128}, warps=8, stages=3),
+        # Triton 3.7 multiplies unpacked weights of 128 outputs and rows without the matrix unit there
+        "blackwell": Launch({"rows": 128, "outputs": 64}, warps=8, stages=3),
         "ampere": Launch({"rows": 128, "outputs": 128}, warps=8, stages=3),
         "ada": Launch({"rows": 128, "outputs": 64}, warps=8, stages=3),  # a program has 99 KiB of shared memory
         "small": Launch({"rows": 64, "outputs": 64}, warps=4, stages=2),
@@ -189,9 +193,14 @@ def device_kind(device: torch.device) -> str:
 @functools.cache
 def launch(op: str, device: torch.device) -> Launch:
     """How to launch the kernel of ``op`` on ``device``."""
-    by_kind = _TABLE[op]
     if triton.knobs.runtime.interpret or device.type == "cpu":
         kind = INTERPRETER
     else:
         kind = device_kind(device)
-    return by_kind.get(kind, by_kind["default"])
+    return look_up(op, kind)
+
+
+def look_up(op: str, kind: str) -> Launch:
+    """How to launch the kernel of ``op`` on a kind of device."""
+    by_kind = _TABLE[op]
+    return by_kind.get(kind) or by_kind.get(_LIKE.get(kind, "default")) or by_kind["default"]

@@ -127,7 +127,7 @@ def fp8_layers() -> Iterator[tuple[str, Any]]:
 
 
 def main(arch: int, kind: str, wanted: list[str]) -> None:
-    device_table.launch = lambda op, device: device_table._TABLE[op].get(kind, device_table._TABLE[op]["default"])
+    device_table.launch = lambda op, device: device_table.look_up(op, kind)
     from lsv_triton.gemm import moe, rounding, weights
     from lsv_triton.gemm import product as gemm
     from lsv_triton.gemm.fp8 import Fp8Linear

@@ -169,7 +169,7 @@ def _warps(kernel: str) -> int:
 def main(architecture: str, kind: str) -> None:
     target = compile_attention.make_target(architecture)
     device_table.INTERPRETER = kind
-    device_table.launch = lambda op, device: device_table._TABLE[op].get(kind, device_table._TABLE[op]["default"])
+    device_table.launch = lambda op, device: device_table.look_up(op, kind)
     compiler = Compiler(target)
     compiler.attention()
     compiler.products()

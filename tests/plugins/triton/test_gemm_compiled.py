@@ -63,7 +63,7 @@ def test_codes_are_not_converted(hopper: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("arch", "kind"), [("80", "ampere"), ("90", "hopper"), ("100", "hopper"), ("120", "ada")])
+@pytest.mark.parametrize(("arch", "kind"), [("80", "ampere"), ("90", "hopper"), ("100", "blackwell"), ("120", "ada")])
 def test_every_layer_on_every_generation(arch: str, kind: str) -> None:
     found = compiled(arch, kind)
     check(found)
