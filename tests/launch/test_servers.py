@@ -54,6 +54,7 @@ class Server:
             self.process.wait(30)
         finally:
             self.process.kill()
+            self.process.communicate()
 
 
 @pytest.fixture

@@ -261,11 +261,10 @@ def test_a_worker_dies_with_its_parent() -> None:
         f"child = subprocess.Popen([sys.executable, '-c', {child!r}], stdout=subprocess.PIPE); "
         "child.stdout.readline(); print(child.pid, flush=True); child.wait()"
     )
-    process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    pid = int(process.stdout.readline())
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        process.send_signal(signal.SIGKILL)
     deadline = time.monotonic() + 10
     while Path(f"/proc/{pid}/stat").exists() and _state(pid) != "Z":
         assert time.monotonic() < deadline, "the worker outlived its parent"

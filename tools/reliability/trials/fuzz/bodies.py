@@ -12,7 +12,7 @@ import msgspec
 from lsv_api.http.bodies import decode_body
 from lsv_api.http.forms import decode_form
 from lsv_api.http.payloads import SHORTEST
-from lsv_api.records import requests
+from lsv_api.records import pooling, requests
 from trials.fuzz.mutate import mutate_bytes, mutate_json
 from trials.fuzz.target import Read, Target
 
@@ -38,7 +38,11 @@ _BODIES: dict[type[msgspec.Struct], Sequence[dict[str, object]]] = {
         },
     ),
     requests.CompletionRequest: ({**_SAMPLED, "prompt": ["a", "b"]}, {"prompt": [[1, 2], [3]], "echo": True}),
-    requests.EmbeddingRequest: ({"input": ["a"], "encoding_format": "base64"},),
+    pooling.EmbeddingRequest: (
+        {"input": ["a"], "encoding_format": "base64"},
+        {"messages": [{"role": "user", "content": _PARTS}], "enable_chunked_processing": False},
+    ),
+    pooling.RerankRequest: ({"query": "a", "documents": ["b", {"content": _PARTS}], "top_n": 1},),
     requests.TokenizeRequest: ({"prompt": "x", "add_special_tokens": True},),
     requests.DetokenizeRequest: ({"tokens": [1, 2, 3]},),
 }
