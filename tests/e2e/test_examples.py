@@ -155,7 +155,8 @@ def test_client_of_agents_calls_a_tool(run, server) -> None:
 
 @pytest.mark.slow
 @pytest.mark.row("F-894")
-def test_the_page_continues_a_text(server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_page_continues_a_text(server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within an event loop: outside of one, gradio makes a loop that it never closes."""
     pytest.importorskip("gradio")
     page = load("clients/page", monkeypatch)
     complete = page.completing(f"{server.url}/v1")

@@ -54,7 +54,9 @@ class Server:
             self.process.wait(30)
         finally:
             self.process.kill()
-            self.process.communicate()
+            self.process.wait()
+            assert self.process.stdout is not None
+            self.process.stdout.close()
 
 
 @pytest.fixture

@@ -56,12 +56,12 @@ class Pieces(msgspec.Struct, frozen=True):
         return [_unit(mean) if normalize else mean for mean in means]
 
 
-def _mean(weighted: Iterator[tuple[Vector, int]]) -> list[float]:
+def _mean(weighted: Iterator[tuple[Vector, int]]) -> Vector:
     vectors, weights = zip(*weighted, strict=True)
     total = sum(weights)
-    return [sum(map(mul, column, weights)) / total for column in zip(*vectors, strict=True)]
+    return tuple(sum(map(mul, column, weights)) / total for column in zip(*vectors, strict=True))
 
 
-def _unit(vector: Sequence[float]) -> list[float]:
+def _unit(vector: Vector) -> Vector:
     length = math.hypot(*vector) or 1.0
-    return [value / length for value in vector]
+    return tuple(value / length for value in vector)

@@ -106,7 +106,7 @@ def _functions_of(space: Mapping[str, Any], where: str) -> list[tuple[Mapping[st
     name, tools = space.get("name"), space.get("tools")
     if not isinstance(name, str) or not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise BadRequest(f"{where} must have a name and a list of tools", param=where)
-    found = []
+    found: list[tuple[Mapping[str, Any], str]] = []
     for index, tool in enumerate(tools):
         place = f"{where}.tools[{index}]"
         if tool.get("type") != "function" or not isinstance(tool.get("name"), str):
