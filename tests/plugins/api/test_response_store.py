@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,19 @@ async def test_many_processes_write_at_once(serve) -> None:
     found = await asyncio.gather(*(respond(site, input=f"{turn}") for site in sites for turn in range(10)))
     for response in found:
         assert (await sites[0].http.get(f"{PATH}/{response.id}")).status_code == 200
+
+
+def test_a_new_file_may_be_opened_many_times_at_once(tmp_path) -> None:
+    """SQLite itself does not wait for another one that makes it keep a log."""
+    for turn in range(40):
+        with ThreadPoolExecutor(4) as threads:
+            opened = [threads.submit(open_and_close, tmp_path / f"{turn}.db") for _ in range(4)]
+        for one in opened:
+            one.result()
+
+
+def open_and_close(path: Path) -> None:
+    Database(path, Bounds()).close()
 
 
 async def test_an_account_has_room_for_so_many_responses(serve) -> None:

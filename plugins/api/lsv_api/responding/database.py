@@ -15,6 +15,7 @@ import msgspec
 _VERSION = 1
 _BUSY_SECONDS = 10.0
 """How long to wait for another process that writes."""
+_RETRY_SECONDS = 0.01
 _SCHEMA = """
 CREATE TABLE responses (
     id TEXT PRIMARY KEY, owner TEXT NOT NULL, created REAL NOT NULL, size INTEGER NOT NULL, worker TEXT NOT NULL,
@@ -60,6 +61,19 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.body) + len(self.input)
 
 
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Keep a log of writes. SQLite does not wait for another process that switches to it at the same time."""
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(_RETRY_SECONDS)
+
+
 class Database:
     """Opens the file, which it makes if need be, for this user alone.
 
@@ -71,7 +85,8 @@ class Database:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         self._connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
-        for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON", "secure_delete = ON"):
+        _write_ahead(self._connection)
+        for pragma in ("synchronous = NORMAL", "foreign_keys = ON", "secure_delete = ON"):
             self._connection.execute(f"PRAGMA {pragma}")
         with self._writing():
             self._prepare(path)
