@@ -1,4 +1,4 @@
-"""Vectors of conversations with pictures over HTTP: they equal transformers' and those of ``LLM``."""
+"""Embeddings of conversations with pictures over HTTP equal those of transformers and of ``LLM``."""
 
 from __future__ import annotations
 

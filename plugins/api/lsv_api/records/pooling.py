@@ -23,7 +23,7 @@ class InputRequest(PooledRequest, kw_only=True):
     """What requests share that read either ``input`` or ``messages``.
 
     ``input``: a text, texts, token ids, or lists of token ids. ``messages``: one conversation, which may have media;
-    the other fields are those of chat completions.
+    the other fields mean the same as in chat completions.
     """
 
     input: PromptField | None = None

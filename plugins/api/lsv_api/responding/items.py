@@ -81,7 +81,7 @@ def open_input(arguments: str) -> str:
 
 
 def shown_name(namespace: str | None, name: str) -> str:
-    """The name of a function as the model sees it: those of namespaces begin with the namespace."""
+    """The name that the model sees for a function: the namespace comes first, if there is one."""
     return name if namespace is None else f"{namespace.rstrip('_')}__{name}"
 
 

@@ -47,7 +47,7 @@ class ResponseReasoningItem(msgspec.Struct, kw_only=True, tag_field="type", tag=
 
 
 class ResponseFunctionCall(msgspec.Struct, kw_only=True, tag_field="type", tag="function_call"):
-    """A call that the model asks for; ``arguments`` is JSON, as it wrote it. ``namespace`` is that of its function."""
+    """A call that the model asks for, of a function in ``namespace``. ``arguments`` is JSON, as the model wrote it."""
 
     id: str
     status: ItemStatus

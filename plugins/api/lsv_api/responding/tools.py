@@ -54,7 +54,7 @@ def read_tools(tools: Sequence[Mapping[str, Any]], choice: str | Mapping[str, An
 
 
 def kept_tools(tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The tools without those of OpenAI's servers that an agent offers beside its own."""
+    """The tools that the server keeps: hosted tools are dropped if the agent also has tools of its own."""
     left_out = _left_out(tools)
     return [tool for tool in tools if tool.get("type") not in left_out]
 
