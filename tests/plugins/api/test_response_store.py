@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import stat
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -267,3 +268,51 @@ async def test_a_file_of_another_version_is_left_alone(serve, file: Path, caplog
     connection.close()
     assert (await respond(await serve())).store is False
     assert "another version of lsv (format 99)" in caplog.text
+
+
+def test_a_file_of_the_first_version_is_brought_up_to_date(file: Path) -> None:
+    bounds = Bounds(count=2)
+    database = Database(file, bounds)
+    for number in range(2):
+        database.save(make_row(number))
+    database.close()
+    with sqlite3.connect(file) as connection:
+        for trigger in ("response_added", "response_changed", "response_deleted"):
+            connection.execute(f"DROP TRIGGER {trigger}")
+        connection.execute("DROP TABLE totals")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    database = Database(file, bounds)
+    database.save(make_row(2))
+    assert [database.fetch("me", f"resp_{number}") is not None for number in range(3)] == [False, True, True]
+    database.close()
+
+
+@pytest.mark.parametrize("stored", [64, 512])
+def test_storing_does_not_grow_with_what_is_stored(file: Path, stored: int) -> None:
+    """At the bound too, where each new response takes the place of the oldest."""
+    database = Database(file, Bounds(count=stored))
+    for number in range(stored):
+        database.save(make_row(number))
+    steps = count_steps(database, lambda: database.save(make_row(stored)))
+    assert database.fetch("me", "resp_0") is None
+    assert steps < 600
+    database.close()
+
+
+def make_row(number: int) -> Row:
+    return Row(id=f"resp_{number}", owner="me", body=b"{}", input=b"[]")
+
+
+def count_steps(database: Database, work: Callable[[], object]) -> int:
+    """How many instructions of its virtual machine SQLite runs."""
+    steps = 0
+
+    def count() -> None:
+        nonlocal steps
+        steps += 1
+
+    database._connection.set_progress_handler(count, 1)
+    work()
+    database._connection.set_progress_handler(None, 0)
+    return steps

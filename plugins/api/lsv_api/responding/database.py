@@ -12,11 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-_VERSION = 1
 _BUSY_SECONDS = 10.0
 """How long to wait for another process that writes."""
 _RETRY_SECONDS = 0.01
-_SCHEMA = """
+_TABLES = """
 CREATE TABLE responses (
     id TEXT PRIMARY KEY, owner TEXT NOT NULL, created REAL NOT NULL, size INTEGER NOT NULL, worker TEXT NOT NULL,
     cancelled INTEGER NOT NULL DEFAULT 0, body BLOB NOT NULL, input BLOB NOT NULL
@@ -30,8 +29,26 @@ CREATE INDEX items_of_response ON items (response);
 CREATE TABLE events (
     response TEXT NOT NULL REFERENCES responses (id) ON DELETE CASCADE, number INTEGER NOT NULL, data BLOB NOT NULL,
     PRIMARY KEY (response, number)
-) WITHOUT ROWID;
+) WITHOUT ROWID
 """
+# Summing up an account's responses anew would make storing one slower with each that is stored.
+_TOTALS = """
+CREATE TABLE totals (owner TEXT PRIMARY KEY, count INTEGER NOT NULL, size INTEGER NOT NULL) WITHOUT ROWID;
+INSERT INTO totals SELECT owner, COUNT(*), SUM(size) FROM responses GROUP BY owner;
+CREATE TRIGGER response_added AFTER INSERT ON responses BEGIN
+    INSERT INTO totals VALUES (NEW.owner, 1, NEW.size)
+        ON CONFLICT (owner) DO UPDATE SET count = count + 1, size = size + NEW.size;
+END;
+CREATE TRIGGER response_changed AFTER UPDATE OF size ON responses BEGIN
+    UPDATE totals SET size = size + NEW.size - OLD.size WHERE owner = NEW.owner;
+END;
+CREATE TRIGGER response_deleted AFTER DELETE ON responses BEGIN
+    UPDATE totals SET count = count - 1, size = size - OLD.size WHERE owner = OLD.owner;
+    DELETE FROM totals WHERE owner = OLD.owner AND count = 0;
+END
+"""
+_FORMATS = (_TABLES, _TOTALS)
+"""What each version of the format adds to the one before it."""
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +91,16 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
             time.sleep(_RETRY_SECONDS)
 
 
+def _split(script: str) -> Iterator[str]:
+    """The statements of a script, to be run in one transaction, which ``executescript`` would commit."""
+    statement = ""
+    for part in script.split(";"):
+        statement += part + ";"
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
 class Database:
     """Opens the file, which it makes if need be, for this user alone.
 
@@ -104,7 +131,7 @@ class Database:
                 (row.id, row.owner, time.time(), row.size, row.worker, row.body, row.input),
             )
             self._add(row.id, items, events)
-            self._make_room(row.owner)
+            self._make_room(row.owner, row.id)
         return True
 
     def update(self, row: Row, worker: str, items: Iterable[str] = (), events: Events = ()) -> bool:
@@ -119,7 +146,7 @@ class Database:
             )
             if done.rowcount:
                 self._add(row.id, items, events)
-                self._make_room(row.owner)
+                self._make_room(row.owner, row.id)
         return done.rowcount > 0
 
     def follow(self, owner: str, id: str, after: int) -> tuple[str, Events] | None:
@@ -177,13 +204,14 @@ class Database:
             self._connection.execute("DELETE FROM responses WHERE created <= ?", (self._oldest(),))
 
     def _prepare(self, path: Path) -> None:
+        """Bring a file of an older version, or an empty one, to this version's format."""
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        if version not in (0, _VERSION):
+        if not 0 <= version <= len(_FORMATS):
             raise sqlite3.DatabaseError(f"{path} was written by another version of lsv (format {version})")
-        if version == 0:
-            for statement in _SCHEMA.split(";"):
+        for added in _FORMATS[version:]:
+            for statement in _split(added):
                 self._connection.execute(statement)
-            self._connection.execute(f"PRAGMA user_version = {_VERSION}")
+        self._connection.execute(f"PRAGMA user_version = {len(_FORMATS)}")
 
     def _oldest(self) -> float:
         return time.time() - self._bounds.seconds
@@ -194,21 +222,21 @@ class Database:
         size = sum(len(data) for _, data in events)
         self._connection.execute("UPDATE responses SET size = size + ? WHERE id = ?", (size, id))
 
-    def _make_room(self, owner: str) -> None:
-        """Delete the oldest responses of an account over its bounds; those under way stay."""
-        count, size = self._connection.execute(
-            "SELECT COUNT(*), SUM(size) FROM responses WHERE owner = ?", (owner,)
-        ).fetchone()
-        if count <= self._bounds.count and size <= self._bounds.bytes:
-            return
-        rows = self._connection.execute(
-            "SELECT id, size FROM responses WHERE owner = ? AND worker = '' ORDER BY created, rowid", (owner,)
-        ).fetchall()
-        for id, freed in rows[:-1]:  # the newest one is what room is made for
-            self._connection.execute("DELETE FROM responses WHERE id = ?", (id,))
-            count, size = count - 1, size - freed
-            if count <= self._bounds.count and size <= self._bounds.bytes:
+    def _make_room(self, owner: str, id: str) -> None:
+        """Delete the oldest responses of an account over its bounds, but those under way and the one just stored."""
+        while self._is_over(owner):
+            done = self._connection.execute(
+                "DELETE FROM responses WHERE id = ("
+                "SELECT id FROM responses WHERE owner = ? AND worker = '' AND id != ? ORDER BY created, rowid LIMIT 1)",
+                (owner, id),
+            )
+            if not done.rowcount:
                 return
+
+    def _is_over(self, owner: str) -> bool:
+        found = self._connection.execute("SELECT count, size FROM totals WHERE owner = ?", (owner,)).fetchone()
+        count, size = found or (0, 0)
+        return bool(count > self._bounds.count or size > self._bounds.bytes)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
