@@ -280,6 +280,7 @@ def test_a_file_of_the_first_version_is_brought_up_to_date(file: Path) -> None:
         for trigger in ("response_added", "response_changed", "response_deleted"):
             connection.execute(f"DROP TRIGGER {trigger}")
         connection.execute("DROP TABLE totals")
+        connection.execute("ALTER TABLE responses DROP COLUMN items")
         connection.execute("PRAGMA user_version = 1")
     connection.close()
     database = Database(file, bounds)

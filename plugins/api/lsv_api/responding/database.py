@@ -6,8 +6,8 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import msgspec
@@ -31,15 +31,19 @@ CREATE TABLE events (
     PRIMARY KEY (response, number)
 ) WITHOUT ROWID
 """
-# Summing up an account's responses anew would make storing one slower with each that is stored.
-_TOTALS = """
+# Summing up an account's responses anew would make storing one slower with each that is stored. Triggers do all that
+# belongs to storing one in a single statement: between two, a thread waits for the interpreter's lock.
+_TRIGGERS = """
+ALTER TABLE responses ADD COLUMN items TEXT NOT NULL DEFAULT '[]';
 CREATE TABLE totals (owner TEXT PRIMARY KEY, count INTEGER NOT NULL, size INTEGER NOT NULL) WITHOUT ROWID;
 INSERT INTO totals SELECT owner, COUNT(*), SUM(size) FROM responses GROUP BY owner;
 CREATE TRIGGER response_added AFTER INSERT ON responses BEGIN
+    INSERT OR IGNORE INTO items SELECT value, NEW.id FROM json_each(NEW.items);
     INSERT INTO totals VALUES (NEW.owner, 1, NEW.size)
         ON CONFLICT (owner) DO UPDATE SET count = count + 1, size = size + NEW.size;
 END;
-CREATE TRIGGER response_changed AFTER UPDATE OF size ON responses BEGIN
+CREATE TRIGGER response_changed AFTER UPDATE OF size, items ON responses BEGIN
+    INSERT OR IGNORE INTO items SELECT value, NEW.id FROM json_each(NEW.items);
     UPDATE totals SET size = size + NEW.size - OLD.size WHERE owner = NEW.owner;
 END;
 CREATE TRIGGER response_deleted AFTER DELETE ON responses BEGIN
@@ -47,7 +51,7 @@ CREATE TRIGGER response_deleted AFTER DELETE ON responses BEGIN
     DELETE FROM totals WHERE owner = OLD.owner AND count = 0;
 END
 """
-_FORMATS = (_TABLES, _TOTALS)
+_FORMATS = (_TABLES, _TRIGGERS)
 """What each version of the format adds to the one before it."""
 
 
@@ -91,6 +95,10 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
             time.sleep(_RETRY_SECONDS)
 
 
+def _size(events: Events) -> int:
+    return sum(len(data) for _, data in events)
+
+
 def _split(script: str) -> Iterator[str]:
     """The statements of a script, to be run in one transaction, which ``executescript`` would commit."""
     statement = ""
@@ -121,32 +129,35 @@ class Database:
     def close(self) -> None:
         self._connection.close()
 
-    def save(self, row: Row, items: Iterable[str] = (), events: Events = ()) -> bool:
+    def save(self, row: Row, items: Sequence[str] = (), events: Events = ()) -> bool:
         """Store a response with the ids of its output. Returns whether there is room for it."""
         if row.size > self._bounds.bytes:
             return False
-        with self._writing():
+        with self._writing() if events else nullcontext():
             self._connection.execute(
-                "INSERT INTO responses (id, owner, created, size, worker, body, input) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (row.id, row.owner, time.time(), row.size, row.worker, row.body, row.input),
-            )
-            self._add(row.id, items, events)
-            self._make_room(row.owner, row.id)
+                "INSERT INTO responses (id, owner, created, size, worker, body, input, items) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (row.id, row.owner, time.time(), row.size + _size(events), row.worker, row.body, row.input,
+                 json.dumps(items)),
+            )  # fmt: skip
+            self._add(row.id, events)
+        self._make_room(row.owner, row.id)
         return True
 
-    def update(self, row: Row, worker: str, items: Iterable[str] = (), events: Events = ()) -> bool:
+    def update(self, row: Row, worker: str, items: Sequence[str] = (), events: Events = ()) -> bool:
         """Replace the body of a response that ``worker`` works on, or who works on it, and add events.
 
         Returns whether it is still there and the worker's.
         """
         with self._writing():
             done = self._connection.execute(
-                "UPDATE responses SET worker = ?, size = size + ? - length(body), body = ? WHERE id = ? AND worker = ?",
-                (row.worker, len(row.body), row.body, row.id, worker),
+                "UPDATE responses SET worker = ?, size = size + ? - length(body), body = ?, items = ? "
+                "WHERE id = ? AND worker = ?",
+                (row.worker, len(row.body) + _size(events), row.body, json.dumps(items), row.id, worker),
             )
             if done.rowcount:
-                self._add(row.id, items, events)
-                self._make_room(row.owner, row.id)
+                self._add(row.id, events)
+        self._make_room(row.owner, row.id)
         return done.rowcount > 0
 
     def follow(self, owner: str, id: str, after: int) -> tuple[str, Events] | None:
@@ -216,11 +227,8 @@ class Database:
     def _oldest(self) -> float:
         return time.time() - self._bounds.seconds
 
-    def _add(self, id: str, items: Iterable[str], events: Events) -> None:
-        self._connection.executemany("INSERT OR IGNORE INTO items VALUES (?, ?)", [(item, id) for item in items])
+    def _add(self, id: str, events: Events) -> None:
         self._connection.executemany("INSERT INTO events VALUES (?, ?, ?)", [(id, *event) for event in events])
-        size = sum(len(data) for _, data in events)
-        self._connection.execute("UPDATE responses SET size = size + ? WHERE id = ?", (size, id))
 
     def _make_room(self, owner: str, id: str) -> None:
         """Delete the oldest responses of an account over its bounds, but those under way and the one just stored."""
