@@ -58,12 +58,8 @@ class HpuDevice(Accelerator):
                 "64-bit integers are not exact on this device (is PT_ENABLE_INT64_SUPPORT=0 set?): tokens are drawn on "
                 "the host, which is right and slower"
             )
-        selection.select(
-            ops,
-            fused_prompts=options.prompt_use_fusedsdpa,
-            calibration=self._calibration,
-            exact_integers=exact,
-        )
+        self._selection = selection.Selection(ops, options.prompt_use_fusedsdpa, self._calibration, exact)
+        selection.select(self._selection)
 
     def budget(self, memory: Memory, share: float | None) -> Budget:
         part = share or _SHARE
@@ -99,7 +95,7 @@ class HpuDevice(Accelerator):
         if self._calibration is not None:
             self._calibration.save()
         super().close()
-        selection.select(None)
+        selection.deselect(self._selection)
 
     def _free(self) -> int:
         """Free bytes once all work given so far is done."""

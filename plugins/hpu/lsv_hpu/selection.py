@@ -9,46 +9,47 @@ from lsv_hpu.neural_compressor.calibration import Calibration
 from lsv_hpu.vendor_ops import VendorOps
 
 
-@dataclass(slots=True)
-class _Selected:
-    ops: VendorOps | None = None
+@dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """The calls of an open device, whether prompts go through ``FusedSDPA``, the measurements of Neural Compressor
+    where QUANT_CONFIG names a file, and whether the device keeps all 64 bits of integers.
+    """
+
+    ops: VendorOps | None
     fused_prompts: bool = True
     calibration: Calibration | None = None
     exact_integers: bool = True
 
 
-_selected = _Selected()
+_open = [Selection(None)]
+"""The selections of open devices, after one for no device. A process may have several engines."""
 
 
-def select(
-    ops: VendorOps | None,
-    *,
-    fused_prompts: bool = True,
-    calibration: Calibration | None = None,
-    exact_integers: bool = True,
-) -> None:
-    """Called where a device is opened; ``ops`` None where it is closed."""
-    _selected.ops, _selected.fused_prompts, _selected.calibration = ops, fused_prompts, calibration
-    _selected.exact_integers = exact_integers
+def select(selection: Selection) -> None:
+    """Called where a device is opened."""
+    _open.append(selection)
+
+
+def deselect(selection: Selection) -> None:
+    """Called where it is closed. The device that was opened before it is used again, if there is one."""
+    if selection in _open:
+        _open.remove(selection)
 
 
 def ops() -> VendorOps:
-    """The calls of the open device. Raises ``ConfigError`` where there is none."""
-    if _selected.ops is None:
+    """The calls of the device that was opened last. Raises ``ConfigError`` where none is open."""
+    if _open[-1].ops is None:
         raise ConfigError("hpu: a kernel is asked for and no device is open")
-    return _selected.ops
+    return _open[-1].ops
 
 
 def fused_prompts() -> bool:
-    """Whether prompts go through ``FusedSDPA``."""
-    return _selected.fused_prompts
+    return _open[-1].fused_prompts
 
 
 def calibration() -> Calibration | None:
-    """Measurements of Neural Compressor, where QUANT_CONFIG names a file."""
-    return _selected.calibration
+    return _open[-1].calibration
 
 
 def exact_integers() -> bool:
-    """Whether the device keeps all 64 bits of integers."""
-    return _selected.exact_integers
+    return _open[-1].exact_integers

@@ -48,9 +48,10 @@ NODES = {
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Paths in a configuration are relative to where the process runs."""
     monkeypatch.chdir(tmp_path)
-    selection.select(fake_ops())
+    selected = selection.Selection(fake_ops())
+    selection.select(selected)
     yield tmp_path
-    selection.select(None)
+    selection.deselect(selected)
 
 
 def write(path: Path, content: Any) -> Path:

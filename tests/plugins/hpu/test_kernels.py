@@ -32,9 +32,10 @@ TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-6}
 
 @pytest.fixture(params=["gaudi2", "gaudi3"], autouse=True)
 def gaudi(request: pytest.FixtureRequest) -> Iterator[Gaudi]:
-    selection.select(fake_ops(request.param))
+    selected = selection.Selection(fake_ops(request.param))
+    selection.select(selected)
     yield request.param
-    selection.select(None)
+    selection.deselect(selected)
 
 
 def offer(op: str, name: str) -> KernelOffer:

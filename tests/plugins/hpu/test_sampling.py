@@ -64,9 +64,10 @@ def wide() -> tuple[torch.Tensor, np.ndarray]:
 
 @pytest.fixture
 def inexact(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    selection.select(fake_ops(), exact_integers=False)
+    selected = selection.Selection(fake_ops(), exact_integers=False)
+    selection.select(selected)
     yield
-    selection.select(None)
+    selection.deselect(selected)
 
 
 def offers(op: str) -> list[KernelOffer]:
@@ -101,9 +102,10 @@ def test_kernels_on_the_host_are_bound_for_such_a_device_alone(inexact: None) ->
         (offer,) = offers(op)
         assert offer.row_invariant
         assert offer.supports(spec) is None
-        selection.select(fake_ops())
+        exact = selection.Selection(fake_ops())
+        selection.select(exact)
         assert offer.supports(spec) == "the device is exact with 64-bit integers"
-        selection.select(fake_ops(), exact_integers=False)
+        selection.deselect(exact)
 
 
 def test_tokens_and_log_probabilities_are_right_without_64_bits() -> None:
