@@ -33,7 +33,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 _Report = Generator[None, pytest.TestReport, pytest.TestReport]
 
 _REFUSED = re.compile(
-    r"takes flat batches, and platform \w+ makes padded ones|recurrent layers, and platform \w+ makes padded batches"
+    r"takes flat batches, and platform \w+ makes padded ones|recurrent layers, and platform \w+ makes padded batches|"
+    r"dtype \w+ is not one of the platform's"
 )
 """What platforms say of options and models that others have."""
 

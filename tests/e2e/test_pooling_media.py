@@ -25,7 +25,7 @@ RED, NOISE = (Image.fromarray(array) for array in (
     np.full((32, 32, 3), (255, 0, 0), np.uint8),
     np.random.default_rng(0).integers(0, 255, (200, 300, 3), np.uint8),  # over 64 KiB of base64
 ))  # fmt: skip
-OPTIONS = {"dtype": "float32", "task": "embed", "max_num_batched_tokens": 64}
+OPTIONS = {"dtype": "float32", "task": "embed", "max_num_batched_tokens": 64, "encoder_cache_tokens": 128}
 
 
 @pytest.fixture(scope="module")
