@@ -14,9 +14,9 @@ BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 WORKERS := -n 2 --dist loadgroup
 
-PARTS := fast slow onednn isa compilers emulated templates
+PARTS := fast slow onednn isa compilers emulated templates real
 
-.PHONY: serve webui browser test test-all durations test-flaky test-gpu wheels soak fuzz lint install install-dev install-fuzz clean \
+.PHONY: serve webui browser test test-all durations test-flaky test-gpu wheels soak fuzz lint install install-dev install-fuzz install-real clean \
   test-newest test-clients $(PARTS:%=test-%) $(PARTS:%=run-%)
 
 serve: install
@@ -38,6 +38,8 @@ install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev
 
 install-fuzz: $(VENV)/.installed-fuzz
+
+install-real: $(VENV)/.installed-real
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -62,6 +64,11 @@ $(VENV)/.installed-fuzz: $(VENV)/.installed-dev
 	$(BIN)/python -m pip install -q -c tests/constraints.txt -e ".[$(EXTRAS),fuzz]"
 	@touch $@
 
+# References of make test-real: they read GGUF files, and adapters.
+$(VENV)/.installed-real: $(VENV)/.installed-dev
+	$(BIN)/python -m pip install -q -c tests/constraints.txt -e ".[$(EXTRAS),real]"
+	@touch $@
+
 lint: install-dev
 	$(BIN)/ruff check core plugins webui tests benchmarks tools examples deploy
 	$(BIN)/ruff format --check -q core plugins webui tests benchmarks tools examples deploy
@@ -71,6 +78,7 @@ test: lint
 	$(PYTEST) -rs $(WORKERS) -m "not slow and not gpu" tests
 
 # All of it, part by part. Each part can run alone and prints its minutes.
+test-all: export PLATFORMS = xpu hpu cuda rocm torch
 test-all: lint $(PARTS:%=test-%)
 
 $(PARTS:%=test-%): test-%: install-dev
@@ -120,12 +128,25 @@ run-emulated:
 	for name in xpu hpu cuda rocm torch; do LSV_PLATFORM=$$name $(EMULATED) $(PYTEST) $(WORKERS) \
 	  -m "not slow and not gpu" $(END_TO_END) || exit 1; done
 
-# Published chat templates, which the source distribution of llama-cpp-python carries: it is fetched once.
-TEMPLATES := build/templates
+# Published models, tokenizers and chat templates, as tools/published/published/packages.tsv names them: fetched once.
+PUBLISHED := build/published
+provide = PYTHONPATH=tools/published $(BIN)/python -m published.packages $(PUBLISHED)
+
+# Which parsers are chosen for published templates, and whether these read back what the templates write.
 run-templates:
-	ls $(TEMPLATES)/*.tar.gz > /dev/null 2>&1 || $(BIN)/python -m pip download -q --no-deps --no-binary llama-cpp-python \
-	  -d $(TEMPLATES) llama-cpp-python
-	for file in $(TEMPLATES)/*.tar.gz; do $(BIN)/python tools/templates.py $$file || exit 1; done
+	$(provide) templates
+	$(BIN)/python tools/templates.py $(PUBLISHED)/templates
+
+# Published weights, tokenizers and templates against transformers and PEFT, whose answers tests/real/golden keeps.
+# RENEW_GOLDEN=1 asks them again. Each run takes the next emulated platform, make test-all takes all.
+RENEW_GOLDEN ?=
+PLATFORMS ?=
+REAL := LSV_TEST_REAL=$(CURDIR)/$(PUBLISHED)
+run-real: install-real
+	$(provide)
+	PYTHONPATH=tools/published $(BIN)/python -m published.models $(PUBLISHED)
+	$(if $(RENEW_GOLDEN),PYTHONPATH=tools/published:tools/suite $(BIN)/python -m published.golden $(PUBLISHED))
+	$(REAL) LSV_TEST_REAL_PLATFORMS="$(PLATFORMS)" $(PYTEST) -rs $(WORKERS) tests/real
 
 # The clients of examples/clients against lsv-demo, with their packages from the index; those for Node if npm is there.
 # LlamaIndex and Instructor need an older openai than the others, so they have an environment of their own.

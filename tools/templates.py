@@ -3,7 +3,7 @@
     python tools/templates.py PLACE            compare with templates.tsv; exit code 1 where they differ
     python tools/templates.py PLACE --write    renew templates.tsv, and the table in docs/tools.md
 
-PLACE is a folder with ``*.jinja``, or a source distribution of llama-cpp-python, which contains llama.cpp's templates.
+PLACE is a folder with ``*.jinja``: ``make test-templates`` fetches llama.cpp's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import csv
 import io
 import sys
-import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,6 @@ ROOT = Path(__file__).resolve().parents[1]
 TABLE = Path(__file__).with_suffix(".tsv")
 DOCUMENT = ROOT / "docs" / "tools.md"
 BEGIN, END = "<!-- families: tools/templates.py -->", "<!-- end of families -->"
-_INSIDE = "vendor/llama.cpp/models/templates/"
 _NAMED = {"bos_token": "<BOS>", "eos_token": "<EOS>", "pad_token": "<PAD>", "unk_token": "<UNK>"}
 _ARCHITECTURES = {"MiniMax-M1": "MiniMaxM1ForCausalLM", "Phi-3.5": "Phi3ForCausalLM"}
 """Architectures of templates whose text does not reveal the family."""
@@ -50,16 +48,8 @@ class Family(NamedTuple):
 
 def read_templates(place: Path) -> Iterator[tuple[str, str]]:
     """Names and sources, by name."""
-    if place.is_dir():
-        for file in sorted(place.glob("*.jinja")):
-            yield file.stem, file.read_text(encoding="utf-8")
-        return
-    with tarfile.open(place) as archive:
-        members = [one for one in archive if one.isfile() and _INSIDE in one.name and one.name.endswith(".jinja")]
-        for member in sorted(members, key=lambda one: Path(one.name).stem):
-            content = archive.extractfile(member)
-            assert content is not None
-            yield Path(member.name).stem, content.read().decode()
+    for file in sorted(place.glob("*.jinja")):
+        yield file.stem, file.read_text(encoding="utf-8")
 
 
 def try_family(catalog: Catalog, name: str, source: str) -> Family:

@@ -37,7 +37,7 @@ def catalog() -> Catalog:
 
 
 def test_the_document_has_the_table(catalog: Catalog) -> None:
-    """After a change: python tools/templates.py build/templates/FILE --write"""
+    """After a change: python tools/templates.py build/published/templates --write"""
     document = templates.DOCUMENT.read_text(encoding="utf-8")
     assert templates.put_into(document, templates.describe(templates.read_table(), catalog)) == document
 
