@@ -1,6 +1,6 @@
 """Tokens per second over HTTP of one conversation in four contracts, as ratios to chat completions.
 
-    lsv serve lsv-demo --port PORT
+    lsv serve MODEL --served-model-name lsv-demo --port PORT --api-responses-path NEW_FILE
     python benchmarks/contracts.py http://127.0.0.1:PORT [--requests 64] [--at-once 8] [--rounds 9]
 
 Each round streams the same conversation by every contract in turn, and each ratio is of one round. All contracts must

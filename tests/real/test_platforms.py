@@ -19,7 +19,7 @@ TOKENS = 6
 
 
 def platforms_of_this_run() -> list[str]:
-    """All workers of a run see the same: the run's last file counts the runs."""
+    """The file ``runs`` counts the runs, so all workers choose the same."""
     if named := os.environ.get("LSV_TEST_REAL_PLATFORMS"):
         return named.split()
     assert PLACE is not None
