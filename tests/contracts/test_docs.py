@@ -1,5 +1,6 @@
 """Files and modules that the documents for developers name are there."""
 
+import json
 import re
 from pathlib import Path
 
@@ -90,3 +91,11 @@ def test_an_installation_by_name_is_seen() -> None:
         "pip install 'lsv[ray]'",
     ]
     assert install_by_name("pip install . && pip install -e '.[ray]'") == []
+
+
+def test_ratios_of_real_weights_are_those_kept() -> None:
+    """After a change: make test-real RENEW_GOLDEN=1"""
+    kept = json.loads(read("tests/real/golden/formats.json"))
+    part = read("docs/quantization.md").partition("<!-- real weights: begin -->")[2].partition("<!-- real weights: end -->")
+    shown = dict(re.findall(r"^\| (\w+) \| ([\d.]+) \|$", part[0], re.MULTILINE))
+    assert shown == {name: f"{ratio:.3f}" for name, ratio in kept.items()}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from functools import cache
 
 from lsv import LLM, plugins
@@ -14,6 +15,8 @@ from published.models import Published
 from published.prompts import read_document
 
 FILE = FOLDER / "formats.json"
+DOCUMENT = FOLDER.parents[2] / "docs" / "quantization.md"
+BEGIN, END = "<!-- real weights: begin -->\n", "<!-- real weights: end -->"
 _ELSEWHERE = {"inc"}
 """Formats that need a device and a file of calibration."""
 
@@ -37,4 +40,13 @@ def _perplexity(published: Published, name: str | None) -> float:
 
 
 def write_formats(published: Published) -> None:
-    FILE.write_text(json.dumps(measure_formats(published, name_formats()), indent=2) + "\n")
+    """Renew the kept ratios and their table in docs/quantization.md."""
+    found = measure_formats(published, name_formats())
+    FILE.write_text(json.dumps(found, indent=2) + "\n")
+    before = DOCUMENT.read_text(encoding="utf-8")
+    DOCUMENT.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: f"{BEGIN}{table(found)}{END}", before, flags=re.DOTALL))
+
+
+def table(ratios: Mapping[str, float]) -> str:
+    rows = (f"| {name} | {ratio:.3f} |\n" for name, ratio in ratios.items())
+    return "| format | perplexity, as a ratio |\n|---|---:|\n" + "".join(rows)

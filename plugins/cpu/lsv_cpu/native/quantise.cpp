@@ -8,24 +8,26 @@ namespace lsv {
 namespace {
 
 constexpr int kMostInputs = 128;                  // of an int4 group
-constexpr float kDivisors[] = {8.0f, 8.5f, 9.0f};  // the largest weight of a group becomes -8, or less and is cut
+// The largest weight of a group becomes about -8; beyond it is cut.
+constexpr float kDivisors[] = {8.0f, 7.2f, 7.4f, 7.6f, 7.8f, 8.2f, 8.4f, 8.6f, 8.8f};
 
-struct Scale { float scale, inverse; };
-
-// A group of weights, padded with zeros.
+// A group of weights, padded with zeros, as shares of its peak.
 struct Group {
-  alignas(64) float values[kMostInputs] = {};
+  alignas(64) float shares[kMostInputs] = {};
   int padded;
+  float peak;  // the value that is furthest from zero, 0 if all are nothing
 
   template <class T> Group(const T* weights, int size) : padded((size + kLanes - 1) / kLanes * kLanes) {
-    for_vectors(size, [&](int at, int n) { store(values + at, load_up_to(weights + at, n)); });
+    for_vectors(size, [&](int at, int n) { store(shares + at, load_up_to(weights + at, n)); });
+    peak = furthest();
+    if (std::abs(peak) < kNothing) peak = 0;
+    for (int at = 0; at < padded; at += kLanes) store(shares + at, peak == 0 ? Floats{} : load(shares + at) / peak);
   }
 
-  // The value that is furthest from zero.
-  float peak() const {
+  float furthest() const {
     Floats top = {}, bottom = {};
     for (int at = 0; at < padded; at += kLanes) {
-      Floats x = load(values + at);
+      Floats x = load(shares + at);
       top = x > top ? x : top;
       bottom = x < bottom ? x : bottom;
     }
@@ -33,40 +35,50 @@ struct Group {
     return highest > lowest ? highest : -lowest;
   }
 
-  static Ints code(Floats x, Scale scale) {
-    Ints whole = rounded(x * scale.inverse);
+  static Ints code(Floats share, float divisor) {
+    Ints whole = rounded(share * -divisor);
     whole = whole < -8 ? Ints{} - 8 : whole;
     return whole > 7 ? Ints{} + 7 : whole;
   }
 
-  // The sum of squared errors of a scale.
-  float error(Scale scale) const {
+  // Writes the codes whose error is smallest after the scale is fitted to them, and returns the scale. Errors count by
+  // the squares of the weights.
+  float write(int size, uint8_t* nibbles) const {
+    using Limits = std::numeric_limits<float>;
+    float best = kDivisors[0], scale = Limits::quiet_NaN(), least = Limits::infinity();
+    for (float divisor : kDivisors) {
+      float fitted = fit(divisor), error = this->error(divisor, fitted);
+      if (error < least) best = divisor, scale = peak * fitted, least = error;
+    }
+    write_codes(best, size, nibbles);
+    return peak == 0 ? 1 : scale;
+  }
+
+  // The scale of shares that fits the codes best.
+  float fit(float divisor) const {
+    Floats along = {}, length = {};
+    for (int at = 0; at < padded; at += kLanes) {
+      Floats share = load(shares + at), square = share * share;
+      Floats whole = __builtin_convertvector(code(share, divisor), Floats);
+      along += square * share * whole;
+      length += square * (whole * whole);
+    }
+    return sum(along) / sum(length);
+  }
+
+  float error(float divisor, float scale) const {
     Floats total = {};
     for (int at = 0; at < padded; at += kLanes) {
-      Floats x = load(values + at);
-      Floats off = __builtin_convertvector(code(x, scale), Floats) * scale.scale - x;
-      total += off * off;
+      Floats share = load(shares + at);
+      Floats off = __builtin_convertvector(code(share, divisor), Floats) * scale - share;
+      total += share * share * (off * off);
     }
     return sum(total);
   }
 
-  // Of the scales tried the one with the smallest error.
-  Scale best_scale() const {
-    float peak = this->peak();
-    Scale best = {1, 1};
-    if (std::abs(peak) < kNothing) return best;
-    float least = std::numeric_limits<float>::infinity();
-    for (float divisor : kDivisors) {
-      Scale scale = {peak / -divisor, -divisor / peak};
-      float error = this->error(scale);
-      if (error < least) best = scale, least = error;
-    }
-    return best;
-  }
-
-  void write(Scale scale, int size, uint8_t* nibbles) const {
+  void write_codes(float divisor, int size, uint8_t* nibbles) const {
     int8_t codes[kMostInputs] = {};
-    for (int at = 0; at < padded; at += kLanes) store_codes(codes + at, code(load(values + at), scale) + 8, kLanes);
+    for (int at = 0; at < padded; at += kLanes) store_codes(codes + at, code(load(shares + at), divisor) + 8, kLanes);
     for (int i = 0; i < (size + 1) / 2; ++i) nibbles[i] = (uint8_t)(codes[2 * i] | codes[2 * i + 1] << 4);
   }
 };
@@ -80,10 +92,7 @@ template <class T> void quantise_int8_row(const T* weights, int inputs, int8_t* 
 template <class T> void quantise_int4_row(const T* weights, int inputs, int group, uint8_t* nibbles, float* scales) {
   for (int at = 0; at < inputs; at += group, ++scales) {
     int size = inputs - at < group ? inputs - at : group;
-    Group values(weights + at, size);
-    Scale scale = values.best_scale();
-    *scales = scale.scale;
-    values.write(scale, size, nibbles + at / 2);
+    *scales = Group(weights + at, size).write(size, nibbles + at / 2);
   }
 }
 
