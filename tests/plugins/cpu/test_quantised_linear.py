@@ -81,6 +81,17 @@ def test_native_rounding_is_that_of_the_reference(name: str, dtype: torch.dtype,
         assert (codes != wanted_codes).float().mean() < 0.01
 
 
+@pytest.mark.parametrize("name", ROUNDED)
+def test_native_rounding_hides_no_number_that_is_not_finite(name: str, device: Device) -> None:
+    weight = torch.randn(4, 331)
+    weight[1, 7], weight[2, 330] = torch.nan, -torch.inf
+    reference = rounding_of(name, torch.float32)
+    kernel: Any = (RoundInt8 if name == "int8" else RoundInt4)(reference, reference.spec())
+    codes, scales = buffers(reference, weight)
+    kernel.forward(weight, codes, scales)
+    assert scales.reshape(4, -1).isfinite().all(1).tolist() == [True, False, False, True]
+
+
 def rounding_of(name: str, dtype: torch.dtype) -> Any:
     w = place(dtype=dtype, quantizer=QUANTIZERS[name]({}))
     return Column.even(w, ("q",), 64, 32).linear.round

@@ -7,7 +7,7 @@
 namespace lsv {
 namespace {
 
-constexpr int kMostInputs = 128;                  // of an int4 group
+constexpr int kMostInputs = 128;  // of an int4 group
 // The largest weight of a group becomes about -8; beyond it is cut.
 constexpr float kDivisors[] = {8.0f, 7.2f, 7.4f, 7.6f, 7.8f, 8.2f, 8.4f, 8.6f, 8.8f};
 
