@@ -16,7 +16,7 @@ from published.rendering import find_other_renderings
 
 
 def test_a_scale_is_off_by_a_hundredth(published: Published, tmp_path: Path) -> None:
-    """One of four million: that of 32 weights."""
+    """The scale of 32 weights, one of four million."""
     file = tmp_path / "scaled.gguf"
     scale_block(published.smollm2(), file, "blk.14.ffn_down.weight", 1.01)
     answers = read_golden("smollm2").answers[:6]

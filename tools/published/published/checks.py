@@ -1,4 +1,4 @@
-"""Compares an engine's answers with those of the references."""
+"""Compares an engine's answers with the references' answers."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Published:
         return self.folder("smollm2") / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
     def gemma3(self) -> Path:
-        """Gemma 3 270M, a GGUF file in Q4_K_M. It is no chat model."""
+        """Gemma 3 270M, a GGUF file in Q4_K_M. It is a base model, without a chat template."""
         return self.folder("gemma3") / "gemma-3-270m-q4_k_m.gguf"
 
     def plain_smollm2(self) -> Path:

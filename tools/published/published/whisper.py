@@ -21,7 +21,7 @@ _VERSION = 6
 _DTYPES = {0: np.float32, 1: np.int8, 2: np.int16, 3: np.int32, 4: np.float16}
 _HEAD_DIM = 64
 _LANGUAGE_LENGTHS = range(6, 8)
-"""Of the special tokens <|de|> and <|haw|>; those of tasks are longer."""
+"""The lengths of language tokens, from <|de|> to <|haw|>. Task tokens are longer."""
 
 
 def convert_whisper(source: Path, target: Path) -> None:
