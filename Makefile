@@ -141,12 +141,11 @@ run-templates:
 # RENEW_GOLDEN=1 asks them again. Each run takes the next emulated platform, make test-all takes all.
 RENEW_GOLDEN ?=
 PLATFORMS ?=
-REAL := LSV_TEST_REAL=$(CURDIR)/$(PUBLISHED)
 run-real: install-real
 	$(provide)
 	PYTHONPATH=tools/published $(BIN)/python -m published.models $(PUBLISHED)
-	$(if $(RENEW_GOLDEN),PYTHONPATH=tools/published:tools/suite $(BIN)/python -m published.golden $(PUBLISHED))
-	$(REAL) LSV_TEST_REAL_PLATFORMS="$(PLATFORMS)" $(PYTEST) -rs $(WORKERS) tests/real
+	$(if $(RENEW_GOLDEN),PYTHONPATH=tools/published $(BIN)/python -m published.golden $(PUBLISHED))
+	LSV_TEST_REAL=$(CURDIR)/$(PUBLISHED) LSV_TEST_REAL_PLATFORMS="$(PLATFORMS)" $(PYTEST) -rs $(WORKERS) tests/real
 
 # The clients of examples/clients against lsv-demo, with their packages from the index; those for Node if npm is there.
 # LlamaIndex and Instructor need an older openai than the others, so they have an environment of their own.

@@ -8,7 +8,6 @@ Each row is an ``lsv eval --speed`` in a process of its own, with the machine's 
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import tempfile
@@ -20,12 +19,11 @@ import msgspec
 from machine import measure_limits
 
 from lsv_bench.eval.result import Evaluation, Run
+from published.documents import write_part
 from published.golden import CHARACTERS, TEXT
 from published.models import Published
 from published.prompts import read_document
 
-DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
-BEGIN, END = "<!-- real models: begin -->\n", "<!-- real models: end -->"
 INPUT, OUTPUT = 512, 64
 THREADS = 2
 HEAD = """\
@@ -85,20 +83,12 @@ def main() -> None:
             evaluation = measure(row, text)
             lines.append(show(row, evaluation.runs[0], gigabytes))
             print(lines[-1], flush=True)
-    write_table(f"{describe(evaluation)}\n\n{HEAD}" + "\n".join(lines))
+    write_part("performance.md", "real models", f"{describe(evaluation)}\n\n{HEAD}" + "\n".join(lines))
 
 
 def describe(evaluation: Evaluation) -> str:
     where = f"{evaluation.machine.cpu}, {evaluation.machine.cores} cores, {evaluation.time[:10]}"
     return f"`benchmarks/real_models.py`, {where}: prompts of {INPUT} tokens, answers of {OUTPUT}."
-
-
-def write_table(table: str) -> None:
-    before = DOCUMENT.read_text(encoding="utf-8")
-    after, count = re.subn(f"{BEGIN}.*{END}", lambda _: f"{BEGIN}{table}\n{END}", before, flags=re.DOTALL)
-    if count != 1:
-        sys.exit(f"{DOCUMENT} must have {BEGIN.strip()} and {END} once")
-    DOCUMENT.write_text(after, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Embeddings of conversations with pictures over HTTP equal those of transformers and of ``LLM``."""
+"""HTTP, transformers and ``LLM`` give the same embeddings of conversations with pictures."""
 
 from __future__ import annotations
 

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from transformers import WhisperForConditionalGeneration, WhisperProcessor
 
+from demo_training.senses.held_out import wav
+from lsv.media.processor import Audio
 from published.models import Published
 from published.speech import RATE, Voice
 from suite.server import Server
@@ -44,20 +45,12 @@ def reference(published: Published) -> tuple[Any, Any]:
     return WhisperProcessor.from_pretrained(folder), model.eval()
 
 
-def as_wav(samples: NDArray[np.float32]) -> bytes:
-    file = io.BytesIO()
-    with wave.open(file, "wb") as out:
-        out.setparams((1, 2, RATE, 0, "NONE", "not compressed"))
-        out.writeframes((samples * 32767).astype(np.int16).tobytes())
-    return file.getvalue()
-
-
 @torch.inference_mode()
-def transcribe(reference: tuple[Any, Any], wav: bytes, **options: Any) -> str:
+def transcribe(reference: tuple[Any, Any], sound: bytes, **options: Any) -> str:
     processor, model = reference
-    with wave.open(io.BytesIO(wav)) as file:
-        sound = np.frombuffer(file.readframes(file.getnframes()), np.int16).astype(np.float32) / 32768
-    features = processor(sound, sampling_rate=RATE, return_tensors="pt").input_features
+    with wave.open(io.BytesIO(sound)) as file:
+        samples = np.frombuffer(file.readframes(file.getnframes()), np.int16).astype(np.float32) / 32768
+    features = processor(samples, sampling_rate=RATE, return_tensors="pt").input_features
     ids = model.generate(features, **options, task="transcribe", num_beams=1, do_sample=False)
     return str(processor.batch_decode(ids, skip_special_tokens=True)[0]).strip()
 
@@ -66,11 +59,11 @@ def transcribe(reference: tuple[Any, Any], wav: bytes, **options: Any) -> str:
 def test_speech_is_transcribed_as_by_transformers(
     server: Server, voice: Voice, reference: tuple[Any, Any], language: str
 ) -> None:
-    wav = as_wav(voice.say(language, SAID[language]))
+    sound = wav(Audio(voice.say(language, SAID[language]), RATE))
     client = server.client()
     model = client.models.list().data[0].id
     for options in ({"language": language}, {}):  # named, and found out
-        made = client.audio.transcriptions.create(model=model, file=("speech.wav", wav), temperature=0, **options)
-        expected = transcribe(reference, wav, **options)
+        made = client.audio.transcriptions.create(model=model, file=("speech.wav", sound), temperature=0, **options)
+        expected = transcribe(reference, sound, **options)
         assert made.text.strip() == expected
         assert len(expected.split()) > 4

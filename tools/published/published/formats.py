@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 
 from lsv import LLM, plugins
 from lsv_bench.eval.formats import online_formats
 from lsv_bench.eval.perplexity import measure_perplexity
+from published.documents import write_part
 from published.golden import CHARACTERS, CONTEXT, FOLDER, STRIDE, TEXT
 from published.models import Published
 from published.prompts import read_document
 
 FILE = FOLDER / "formats.json"
-DOCUMENT = FOLDER.parents[2] / "docs" / "quantization.md"
-BEGIN, END = "<!-- real weights: begin -->\n", "<!-- real weights: end -->"
 _ELSEWHERE = {"inc"}
 """Formats that need a device and a file of calibration."""
 
@@ -43,10 +41,9 @@ def write_formats(published: Published) -> None:
     """Renew the kept ratios and their table in docs/quantization.md."""
     found = measure_formats(published, name_formats())
     FILE.write_text(json.dumps(found, indent=2) + "\n")
-    before = DOCUMENT.read_text(encoding="utf-8")
-    DOCUMENT.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: f"{BEGIN}{table(found)}{END}", before, flags=re.DOTALL))
+    write_part("quantization.md", "real weights", table(found))
 
 
 def table(ratios: Mapping[str, float]) -> str:
-    rows = (f"| {name} | {ratio:.3f} |\n" for name, ratio in ratios.items())
-    return "| format | perplexity, as a ratio |\n|---|---:|\n" + "".join(rows)
+    rows = (f"| {name} | {ratio:.3f} |" for name, ratio in ratios.items())
+    return "\n".join(("| format | perplexity, as a ratio |", "|---|---:|", *rows))
