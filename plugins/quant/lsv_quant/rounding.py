@@ -16,6 +16,8 @@ NOTHING = 1e-30
 """If all numbers of a group are smaller, they count as zeros."""
 _DIVISORS = (8.0, 7.2, 7.4, 7.6, 7.8, 8.2, 8.4, 8.6, 8.8)
 """What an int4 group's largest weight becomes, to get codes to try; beyond -8 it is clipped."""
+_FURTHER = (6.0, 6.2, 6.4, 6.6, 6.8, 7.0, 9.0, 9.2, 9.4, 9.6, 9.8)
+"""More of them where the largest weight need not be the most important one."""
 _CHUNK = 1 << 18
 """Weights rounded at a time, so that intermediate results stay in the cache."""
 _EXACT = 1024
@@ -35,11 +37,12 @@ def to_int8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return codes, torch.where(empty, 1.0, largest / 127)
 
 
-def to_int4(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def to_int4(x: torch.Tensor, importance: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """x [..., G] -> codes int8 from -8 to 7 and scales float32 [...]: of several the pair with the least error.
 
-    A weight's squared error counts by the square of the weight, as in llama.cpp's ``make_qx_quants``: an error of a
-    large weight changes more of what follows. For given codes the best scale follows from least squares.
+    A weight's squared error counts by its ``importance``, which broadcasts to x; without one by the square of the
+    weight, as in llama.cpp's ``make_qx_quants``: an error of a large weight changes more of what follows. For given
+    codes the best scale follows from least squares.
     A group that contains a number that is not finite gets a scale that is not finite.
     """
     x = x.float()
@@ -47,13 +50,13 @@ def to_int4(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     peak = torch.where(top > -bottom, top, bottom)
     empty = peak.abs() < NOTHING
     shares = torch.where(empty[..., None], 0.0, x / peak[..., None])
-    squares = shares.square()
+    counts = shares.square() if importance is None else importance.expand_as(shares)
     codes, scales = torch.zeros_like(x), torch.full_like(peak, torch.nan)
     least = torch.full_like(peak, torch.inf)
-    for divisor in _DIVISORS:
+    for divisor in _DIVISORS if importance is None else (*_DIVISORS, *_FURTHER):
         rounded = (shares * -divisor).round().clamp(-8, 7)
-        scale = (squares * shares * rounded).sum(dim=-1) / (squares * rounded.square()).sum(dim=-1)
-        error = (squares * (rounded * scale[..., None] - shares).square()).sum(dim=-1)
+        scale = (counts * shares * rounded).sum(dim=-1) / (counts * rounded.square()).sum(dim=-1)
+        error = (counts * (rounded * scale[..., None] - shares).square()).sum(dim=-1)
         better = error < least
         least = torch.where(better, error, least)
         scales = torch.where(better, peak * scale, scales)
