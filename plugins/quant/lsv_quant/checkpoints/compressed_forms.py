@@ -12,11 +12,12 @@ import torch
 
 from lsv.weights.codebook import Codebook
 from lsv.weights.quantizer import LinearLayer, Quantizer, StoredTensor
-from lsv_quant.checkpoints.forms import Int8Format, float8_format, input_scale, int_format
+from lsv_quant.checkpoints.forms import Int4Format, Int8Format, float8_format, input_scale, int_format
 from lsv_quant.checkpoints.gptq import GptqPacking
 from lsv_quant.checkpoints.scheme import Scheme
 from lsv_quant.checkpoints.static_int8 import StaticInt8Format
 from lsv_quant.checkpoints.stored import Blocks, CodedFormat, Held, in_order, order_of_groups
+from lsv_quant.online.int4 import GROUPS as INT4_GROUPS
 from lsv_quant.tables import BYTES, E2M1, E4M3, NIBBLES
 
 NAME = "compressed-tensors"
@@ -95,6 +96,8 @@ def make_packed(weights: Numbers, inputs: Numbers | None) -> Quantizer:
     """
     weights.expect("packed weights", type="int")
     blocks, per_word = weights.blocks(), 32 // weights.bits
+    if _rounds_by_group(weights, inputs):
+        return Int4Format(NAME, weights.group)
     tensors = [
         StoredTensor("weight_packed", torch.int32, output_axis=0, input_axis=1, per_input=per_word),
         StoredTensor("weight_shape", torch.int64, sizes=(2,), optional=True),
@@ -110,6 +113,16 @@ def make_packed(weights: Numbers, inputs: Numbers | None) -> Quantizer:
     apart = weights.ordered and blocks.inputs > 0  # a single group has all inputs, however they lie
     codebook = Codebook(table, blocks.inputs, offsets=not weights.symmetric, ordered=apart)
     return CodedFormat(NAME, codebook, tensors, partial(_decode_packed, blocks, codebook))
+
+
+def _rounds_by_group(weights: Numbers, inputs: Numbers | None) -> bool:
+    """Whether activations are to be rounded to int8 as they come, with a scale for each group of inputs that weights
+    have one for.
+    """
+    if inputs is None or (inputs.type, inputs.bits, inputs.symmetric, inputs.dynamic) != ("int", 8, True, True):
+        return False
+    grouped = weights.strategy == inputs.strategy == "group" and weights.group == inputs.group
+    return grouped and weights.group in INT4_GROUPS and weights.bits == 4 and weights.symmetric and not weights.ordered
 
 
 def _decode_packed(blocks: Blocks, codebook: Codebook, stored: Tensors, layer: LinearLayer) -> Held:

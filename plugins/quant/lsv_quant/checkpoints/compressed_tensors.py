@@ -66,6 +66,11 @@ class CompressedTensors(PerLayer):
     def choose(self, layer: LinearLayer) -> Quantizer:
         return per_part(layer, self._of_part)
 
+    def table(self, layer: LinearLayer) -> Quantizer | None:
+        """The format of embeddings that a target names in full: patterns of layers may match their names by chance."""
+        names = layer.spellings(layer.name)
+        return next((group.quantizer for group in self._groups if not set(names).isdisjoint(group.targets)), None)
+
     def _of_part(self, names: Sequence[str]) -> Quantizer:
         if any(_rank(target, name) is not None for target in self._ignored for name in names):
             return _PLAIN

@@ -11,6 +11,7 @@ from lsv.errors import CheckpointError
 from lsv.weights.codebook import ROUNDED, Codebook, to_nibbles
 from lsv.weights.quantizer import Linear, LinearLayer, PerLayer, Quantizer, StoredTensor, Unquantised
 from lsv_quant.checkpoints.stored import Blocks, CodedFormat, Held
+from lsv_quant.online.int4 import Int4Linear
 from lsv_quant.online.int8 import Int8Linear
 from lsv_quant.tables import BYTES, E4M3, NIBBLES
 
@@ -110,6 +111,40 @@ class Int8Format:
 
     def build(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> Linear:
         return StoredInt8(layer, tensors, *self._suffixes)
+
+
+class StoredInt4(Int4Linear):
+    """Int4 weights from a checkpoint: ``weight_packed`` int32 [outputs, inputs / 8], whose bytes are nibbles, and
+    ``weight_scale`` float32 [outputs, groups].
+    """
+
+    def __init__(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter], group: int) -> None:
+        super().__init__(layer, {**tensors, "weight": tensors["weight_packed"]}, group)
+        self.scale, self.sizes = tensors["weight_scale"], tensors["weight_shape"]
+
+    def filled(self) -> None:
+        self.release("sizes")  # they only repeat what the model knows
+        packed = self.release("weight").view(torch.uint8)
+        self.keep("nibbles", packed[:, : -(-self.layer.inputs // 2)].contiguous())
+        self.keep("scales", self.release("scale"))
+
+
+class Int4Format:
+    """Symmetric int4 weights with a scale for each output and ``group`` inputs; activations are rounded by group, too.
+
+    They are stored as compressed-tensors packs them.
+    """
+
+    def __init__(self, name: str, group: int) -> None:
+        self.name, self._group = name, group
+
+    def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:
+        packed = StoredTensor("weight_packed", torch.int32, output_axis=0, input_axis=1, per_input=8)
+        shape = StoredTensor("weight_shape", torch.int64, sizes=(2,), optional=True)
+        return packed, shape, Blocks(1, self._group).stored("weight_scale")
+
+    def build(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> Linear:
+        return StoredInt4(layer, tensors, self._group)
 
 
 class PlainHead(PerLayer):

@@ -20,6 +20,9 @@ from lsv_quant.online.online import Online, OnlineLinear
 from lsv_quant.online.online_coded import make_bytes_table
 from lsv_quant.rounding import RoundInt4, exact_product, from_nibbles, in_groups, to_int8
 
+GROUPS = (32, 64, 128)
+"""Inputs that may share a scale: kernels are made for these."""
+
 
 class Int4Linear(OnlineLinear):
     """nibbles uint8 [outputs, ceil(inputs / 2)] of code + 8, even inputs in the low half; scales float32 [outputs,
