@@ -146,8 +146,19 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True):
     """None for an engine that has nothing to do with others."""
 
 
+class ModelPart(msgspec.Struct, frozen=True):
+    """A part of a model whose weights may lie in a checkpoint of its own, which config.json names."""
+
+    key: str
+    """The key of config.json that names it: a folder, or a repository of the hub."""
+    config: str
+    """The key under which a model reads the part's own config.json."""
+    place: str
+    """What stands before the part's names of tensors among those of the model."""
+
+
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a model that may have a checkpoint of its own; see ``lsv.offers.ModelPart``."""
+    """A part of a model that may have a checkpoint of its own; see ``ModelPart``."""
 
     key: str
     place: str

@@ -10,6 +10,7 @@ import msgspec
 
 from lsv.capabilities import DeviceInfo, Layout
 from lsv.config import EngineConfig
+from lsv.config import ModelPart as ModelPart
 from lsv.request.media import Modality
 from lsv.request.pooling import PoolingKind
 
@@ -114,17 +115,10 @@ class QuantizerOffer(msgspec.Struct, frozen=True):
     """Other names for what it recognises."""
     file: str = ""
     """The file beside config.json that holds older checkpoints' ``quantization_config``, of this format."""
-
-
-class ModelPart(msgspec.Struct, frozen=True):
-    """A part of a model whose weights may lie in a checkpoint of its own, which config.json names."""
-
-    key: str
-    """The key of config.json that names it: a folder, or a repository of the hub."""
-    config: str
-    """The key under which a model reads the part's own config.json."""
-    place: str
-    """What stands before the part's names of tensors among those of the model."""
+    calibrate: str = ""
+    """``(EngineConfig, path of a text) -> folder``, for ``--quantization-calibration``: writes the model in this
+    format, fitted to the text, as a checkpoint that is served instead. Empty where the format can't be fitted.
+    """
 
 
 class ModelOffer(msgspec.Struct, frozen=True):

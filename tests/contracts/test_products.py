@@ -27,6 +27,7 @@ FLOAT32 = (
     "plugins/models/lsv_models/generic/scores.py",
     "plugins/models/lsv_models/seq2seq/prophetnet.py",
     "plugins/multimodal/lsv_multimodal/families/whisper/audio.py",
+    "plugins/quant/lsv_quant/conversion/observation.py",
     "plugins/quant/lsv_quant/rounding.py",
     "plugins/torch/lsv_torch/",
     "plugins/triton/lsv_triton/attention/torch_backend.py",

@@ -9,7 +9,7 @@ from typing import Any
 from lsv.capabilities import Capabilities
 from lsv.config import Choices, EngineConfig
 from lsv.errors import ConfigError
-from lsv.offers import AttentionOffer, ModelAlias, ModelOffer, PolicyOffer, QuantizerOffer
+from lsv.offers import AttentionOffer, ModelAlias, ModelOffer, PolicyOffer
 from lsv.plugins import Plugins
 from lsv.plugins.catalog import Catalog
 from lsv.plugins.grammars import choose_backend
@@ -31,13 +31,15 @@ from lsv.resolve.files import (
 )
 from lsv.resolve.generation import recommendations
 from lsv.resolve.hardware import choose_depth, choose_platform, refuse_pairs
-from lsv.resolve.lengths import mapping_of, own_length
+from lsv.resolve.lengths import own_length
 from lsv.resolve.locate import choose_names, default_model, merge, read_config, read_vocab_size
 from lsv.resolve.offload import caching
 from lsv.resolve.overrides import read_overrides
 from lsv.resolve.pooling import choose_pooler, find_offer, is_cached
 from lsv.resolve.profiling import operation
 from lsv.resolve.ranks.topology import choose_ranks, refuse_with_stages
+from lsv.resolve.weights.calibration import resolve_calibrated
+from lsv.resolve.weights.formats import choose_ignored, choose_quantizer
 from lsv.settings import Settings, neutral
 from lsv.settings.structured import grammar_backend
 
@@ -59,9 +61,16 @@ than a few gigabytes while it is encoded. 64 frames, the most taken unasked, are
 
 def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
     """Decide everything an engine needs. Raises ``ConfigError`` or ``CheckpointError`` naming the option at fault."""
+    if settings["quantization_calibration"] is not None:
+        return resolve_calibrated(settings, plugins.catalog, lambda some, folder: _resolve(some, plugins, folder))
+    return _resolve(settings, plugins)
+
+
+def _resolve(settings: Settings, plugins: Plugins, folder: Path | None = None) -> EngineConfig:
+    """``folder`` is that of the checkpoint, where it is not the one that the settings name."""
     catalog, choices = plugins.catalog, Choices()
     name = settings["model"] or default_model(catalog)
-    folder = model_folder(name, settings, catalog)
+    folder = folder or model_folder(name, settings, catalog)
     refuse_foreign(folder, settings["load_format"])
     overrides, parts = read_overrides(folder, settings, catalog, choices)
     checkpoint = read_config(folder, overrides)
@@ -94,8 +103,8 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         device=device.index,
         attention=attention.name,
         attention_next=tuple(other.name for other in others if block_size in other.block_sizes),
-        quantization=_choose_quantizer(settings["quantization"], checkpoint, catalog, choices),
-        quantization_ignore=_choose_ignored(settings, checkpoint),
+        quantization=choose_quantizer(settings["quantization"], checkpoint, catalog, choices),
+        quantization_ignore=choose_ignored(settings, checkpoint),
         load_format=check_load_format(settings["load_format"], folder, catalog),
         remote_code=remote_code(settings),
         loader=loader_options(settings, choices),
@@ -114,7 +123,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
         chunked_prefill=chunked,
         max_itl_ms=_choose_pace(settings["max_itl_ms"], chunked),
         policy=catalog.find(PolicyOffer, settings["scheduling_policy"]).name,
-        drafts=choose_drafts(settings, Target(checkpoint, words, length, cached), _choose_quantizer, catalog, choices),
+        drafts=choose_drafts(settings, Target(checkpoint, words, length, cached), choose_quantizer, catalog, choices),
         layout=capabilities.layout,
         in_flight=choose_depth(settings["async_scheduling"], capabilities, settings["pipeline_parallel_size"]),
         enforce_eager=settings["enforce_eager"] or not cached,
@@ -262,65 +271,6 @@ def _declares_fp8_cache(checkpoint: Mapping[str, Any]) -> bool:
     if isinstance(scheme, Mapping):
         return (scheme.get("type"), scheme.get("num_bits")) == ("float", 8)
     return str(declared.get("kv_cache_quant_algo")).upper() == "FP8"
-
-
-def _choose_quantizer(
-    asked: str | None, checkpoint: Mapping[str, Any], catalog: Catalog, choices: Choices
-) -> str | None:
-    """The asked quantiser, or the one that recognises the checkpoint; an unknown format is never run as another."""
-    declared = None if checkpoint.get("quantization_config") is None else mapping_of(checkpoint, "quantization_config")
-    if declared is None and asked is not None:
-        offer = catalog.find(QuantizerOffer, asked.lower())
-        if not offer.online:
-            raise ConfigError(
-                f"{offer.name} is a format of quantised checkpoints, and this one has no quantization_config: give one "
-                f"that has, or a format that quantises at start: {_online(catalog)}",
-                param="quantization",
-            )
-        if offer.note:
-            choices.note("quantization", offer.name, f"asked for; {offer.note}")
-        return offer.name
-    if declared is None:
-        return None
-    knowing = [o for o in catalog.offers(QuantizerOffer) if o.recognises is not None and o.recognises(declared)]
-    if len(knowing) > 1:
-        names = ", ".join(f"{o.name} ({catalog.provider(o)})" for o in knowing)
-        raise ConfigError(f"more than one quantiser recognises this checkpoint: {names}", param="quantization")
-    if not knowing:
-        method = declared.get("quant_method", "unknown")
-        raise ConfigError(
-            f"the checkpoint is quantised as {method!r:.100}, which no installed quantiser reads: take one in "
-            f"{_read(catalog)}, or the plain model, quantised at start by --quantization {_online(catalog)}",
-            param="quantization",
-        )
-    if asked is not None and asked.lower() not in (knowing[0].name, *knowing[0].aliases):
-        raise ConfigError(
-            f"the checkpoint is quantised as {knowing[0].name}; --quantization {asked} contradicts it",
-            param="quantization",
-        )
-    alias = f"{asked} is another name for it" if asked and asked.lower() in knowing[0].aliases else ""
-    why = "; ".join(filter(None, ("recognised from quantization_config", alias, knowing[0].note)))
-    choices.note("quantization", knowing[0].name, why)
-    return knowing[0].name
-
-
-def _read(catalog: Catalog) -> str:
-    return ", ".join(offer.name for offer in catalog.offers(QuantizerOffer) if offer.recognises is not None)
-
-
-def _online(catalog: Catalog) -> str:
-    return ", ".join(offer.name for offer in catalog.offers(QuantizerOffer) if offer.online)
-
-
-def _choose_ignored(settings: Settings, checkpoint: Mapping[str, Any]) -> tuple[str, ...]:
-    """The layers to leave unquantised. A quantised checkpoint has them as it has them."""
-    names = tuple(settings["quantization_ignore"] or ())
-    if names and (checkpoint.get("quantization_config") is not None or settings["quantization"] is None):
-        raise ConfigError(
-            "quantization_ignore needs --quantization and a checkpoint that is not quantised yet",
-            param="quantization_ignore",
-        )
-    return names
 
 
 def _choose_length(settings: Settings, own: int, choices: Choices) -> int:

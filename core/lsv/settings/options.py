@@ -123,6 +123,11 @@ _MODEL = grouped(
         help='layers that --quantization leaves as they are: lm_head, mlp.down_proj, model.layers.0, "re:.*o_proj"',
     ),
     Setting(
+        name="quantization_calibration",
+        help="text file, like what the model will read and write, that --quantization is fitted to; the first start "
+        "takes minutes and keeps the result below --cache-root",
+    ),
+    Setting(
         name="max_model_len", type="int", low=1, help="tokens of prompt and answer (default: the model's own)",
         main=True,
     ),

@@ -248,6 +248,11 @@ class RenamedSource:
     def tensors(self) -> Mapping[str, TensorInfo]:
         return self._infos
 
+    def stored_name(self, name: str) -> str:
+        """What the files call a tensor; ``name`` itself where they have none for it."""
+        found = self._names.get(name, name)
+        return self.source.stored_name(found) if isinstance(self.source, RenamedSource) else found
+
     def read(self, name: str, first: int, last: int) -> torch.Tensor:
         return self.source.read(self._names[name], first, last)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from lsv import hookimpl
-from lsv.offers import CheckpointOffer, QuantizerOffer
+from lsv.offers import CheckpointOffer, CommandOffer, QuantizerOffer
 from lsv_quant.recognise import is_bitsandbytes, is_gguf, is_marlin, is_sparse
 
 api = 1
@@ -21,6 +21,9 @@ FLOAT8 = (
     "activations become fp8 by token where the device multiplies it, of a checkpoint in fp8 only if it wants that; "
     "elsewhere they stay as they are"
 )
+
+
+_FITTED = "lsv_quant.conversion.prepared:prepare"
 
 
 def _method(*names: str) -> Callable[[Mapping[str, Any]], bool]:
@@ -50,9 +53,9 @@ def lsv_quantizers() -> Iterable[QuantizerOffer]:
         aliases=("auto_round",),
     )
     yield QuantizerOffer("int8", "lsv_quant.online.int8:make", online=True)
-    yield QuantizerOffer("sym_int4", "lsv_quant.online.int4:make_64", online=True)
-    yield QuantizerOffer("sym_int4_g32", "lsv_quant.online.int4:make_32", online=True)
-    yield QuantizerOffer("sym_int4_g128", "lsv_quant.online.int4:make_128", online=True)
+    yield QuantizerOffer("sym_int4", "lsv_quant.online.int4:make_64", online=True, calibrate=_FITTED)
+    yield QuantizerOffer("sym_int4_g32", "lsv_quant.online.int4:make_32", online=True, calibrate=_FITTED)
+    yield QuantizerOffer("sym_int4_g128", "lsv_quant.online.int4:make_128", online=True, calibrate=_FITTED)
     yield QuantizerOffer("asym_int4", "lsv_quant.online.online_coded:make_asym_int4_64", online=True, note=WEIGHTS_ONLY)
     yield QuantizerOffer(
         "asym_int4_g32", "lsv_quant.online.online_coded:make_asym_int4_32", online=True, note=WEIGHTS_ONLY
@@ -105,4 +108,11 @@ def lsv_checkpoints() -> Iterable[CheckpointOffer]:
         "lsv_quant.gguf.source:open_source",
         prepare="lsv_quant.gguf.prepare:prepare",
         single_files="*.gguf",
+    )
+
+
+@hookimpl
+def lsv_commands() -> Iterable[CommandOffer]:
+    yield CommandOffer(
+        "quantize", "lsv_quant.conversion.command:run", "write a checkpoint in a weight format, fitted to a text"
     )

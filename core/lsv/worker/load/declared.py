@@ -100,7 +100,7 @@ def declare(
     declaration = Declaration(
         dtype,
         torch.device(torch_device),
-        _make_quantizer(config, json, catalog),
+        make_quantizer(config, json, catalog),
         Shard(communicator.group.rank, communicator.group.size) if communicator else Shard(),
         communicator,
         _make_placement(config, communicator if exchange is None else exchange.communicator),
@@ -191,7 +191,8 @@ def _refusal(modules: Sequence[LatentAttention], backend: AttentionBackend, *, o
     return next((why for why in found if why is not None), None)
 
 
-def _make_quantizer(config: EngineConfig, json: Mapping[str, Any], catalog: Catalog) -> Quantizer:
+def make_quantizer(config: EngineConfig, json: Mapping[str, Any], catalog: Catalog) -> Quantizer:
+    """The weight format of a configuration, whose config.json is ``json``."""
     if config.quantization is None:
         return Unquantised()
     load = catalog.load(catalog.find(QuantizerOffer, config.quantization))

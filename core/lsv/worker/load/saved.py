@@ -77,11 +77,11 @@ def save_sharded_state(
     files: list[Path] = []
     for rank in range(config.topology.tensor):
         files += _save_rank(config, catalog, rank, path, pattern, max_size)
-    _copy_others(folder, path)
+    copy_others(folder, path)
     return files
 
 
-def _copy_others(folder: Path, target: Path) -> None:
+def copy_others(folder: Path, target: Path) -> None:
     """Everything but weights, and what is hidden."""
     for found in folder.iterdir():
         if found.name.startswith((".", "__")) or found.resolve() == target.resolve():

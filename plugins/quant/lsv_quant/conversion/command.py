@@ -1,0 +1,50 @@
+"""``lsv quantize MODEL FOLDER --quantization FORMAT``: a plain checkpoint as one in compressed-tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lsv.cli.context import CommandContext
+from lsv.errors import CheckpointError, ConfigError
+from lsv.resolve import resolve
+from lsv.settings import Settings
+from lsv.untrusted.files import read_text
+
+
+def run(arguments: list[str], context: CommandContext) -> int:
+    settings = context.settings(arguments, scope="engine", positional=1, usage="[MODEL] FOLDER")
+    target = _read_target(settings)
+    config = resolve(settings.replaced("quantization_calibration", None, "lsv quantize"), context.plugins)
+    file = settings["quantization_calibration"]
+    text = None if file is None else read_calibration(Path(file))
+    from lsv_quant.conversion.convert import convert
+
+    def say(line: str) -> None:
+        context.console.print(line, markup=False)
+
+    written = convert(config, context.plugins.catalog, target, text, say)
+    how = f", {written.calibrated} of them for {written.tokens:,} tokens of {file}" if written.calibrated else ""
+    say(f"{target}: {written.layers} layers in {config.quantization}{how}; {written.bytes / (1 << 20):,.1f} MiB")
+    say(f"Serve it: lsv serve {target}")
+    return 0
+
+
+def _read_target(settings: Settings) -> Path:
+    if not settings.positional:
+        raise ConfigError("name the folder to be written: lsv quantize MODEL FOLDER --quantization FORMAT")
+    if settings["quantization"] is None:
+        raise ConfigError("name the weight format: --quantization sym_int4", param="quantization")
+    return Path(settings.positional[0])
+
+
+def read_calibration(file: Path) -> str:
+    """The text for calibration. Raises ``ConfigError`` for a file that can't be read."""
+    try:
+        return read_text(file)
+    except CheckpointError as cause:
+        why = cause.message
+    except OSError as cause:
+        why = f"{file} can't be read: {cause.strerror}"
+    except UnicodeDecodeError:
+        why = f"{file} can't be read: it is not text in UTF-8"
+    raise ConfigError(why, param="quantization_calibration")

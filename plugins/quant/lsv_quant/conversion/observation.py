@@ -1,0 +1,135 @@
+"""What linear layers are given while a model reads a text: the second moments of their inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from lsv.attention import BatchLayout
+from lsv.config import EngineConfig
+from lsv.errors import ConfigError
+from lsv.kv.spec import KVGroup
+from lsv.nn.model import Model
+from lsv.platform import Device, Shape, ShapePolicy
+from lsv.text.tokenizer import Tokenizer
+from lsv.worker.inputs import dummy_batch
+from lsv.worker.load.bound import Bound
+from lsv.worker.load.device import batch_limits
+from lsv.worker.runner import ModelRunner
+
+MOST_TOKENS = 1 << 16
+"""Of a text; more would only take longer."""
+_LEAST_TOKENS = 512
+_WINDOW = 1024
+"""Tokens that are read at once, unless the model takes fewer."""
+
+Window = list[int]
+"""Token ids of a piece of text."""
+
+
+def cut_text(text: str, tokenizer: Tokenizer, longest: int) -> list[Window]:
+    """A text's tokens in windows of at most ``longest``, each after the token that begins every prompt, if any.
+
+    Raises ``ConfigError`` for a text that is too short to say anything.
+    """
+    ids = tokenizer.encode(text)[:MOST_TOKENS]
+    begin = ids[:1] if ids and ids[0] in tokenizer.special_ids else []
+    rest, step = ids[len(begin) :], min(_WINDOW, longest) - len(begin)
+    if len(rest) < _LEAST_TOKENS:
+        raise ConfigError(
+            f"the text for calibration has {len(rest)} tokens, and at least {_LEAST_TOKENS} are needed; some ten "
+            "thousand, like what the model will read and write, are better",
+            param="quantization_calibration",
+        )
+    return [begin + rest[first : first + step] for first in range(0, len(rest), step)]
+
+
+class Reader:
+    """Runs a filled model over windows of text, each from its beginning."""
+
+    def __init__(self, bound: Bound, config: EngineConfig, device: Device, windows: Sequence[Window]) -> None:
+        """Raises ``ConfigError`` for a model that reads something besides text."""
+        self._groups, self._block_size = bound.declared.groups, config.block_size
+        if any(group.kind == "cross" for group in self._groups):
+            raise ConfigError(
+                f"{config.architecture} needs sound or images beside text: it can't be calibrated on a text alone",
+                param="quantization_calibration",
+            )
+        self.windows = tuple(windows)
+        self._pages = -(-max(map(len, windows)) // config.block_size)
+        cache = bound.allocate(1 + self._pages * max(1, len(self._groups)), config, device)
+        policy = ShapePolicy(batch_limits(config, self._pages))
+        self._model = bound.declared.model
+        self._runner = ModelRunner(self._model, bound.backend, self._groups, cache, device, policy)
+
+    @property
+    def tokens(self) -> int:
+        """Of all windows."""
+        return sum(map(len, self.windows))
+
+    @contextmanager
+    def stopping_at(self, number: int) -> Iterator[None]:
+        """Leave out the decoder layers from ``number`` on: nobody watches them yet."""
+        layers = self._model.layers
+        self._model.layers = layers[:number]
+        try:
+            yield
+        finally:
+            self._model.layers = layers
+
+    def read(self, window: Window) -> None:
+        """One pass through all layers."""
+        shape = Shape("prefill", 1, len(window), self._pages)
+        dummy = dummy_batch(shape, self._groups, self._block_size, padded=False, axes=self._runner.axes)
+        tables = tuple(self._table(group) for group in self._groups)
+        layout = BatchLayout(dummy.layout.query, dummy.layout.context, tables)
+        batch = replace(dummy, ids=np.array(window, np.int64), layout=layout)
+        self._runner.compute(batch, np.zeros(1, np.int64))
+
+    def _table(self, group: KVGroup) -> Any:
+        first = 1 + group.index * self._pages
+        return np.arange(first, first + self._pages, dtype=np.int32)[None]
+
+
+def observe(reader: Reader, layers: Mapping[str, nn.Module], until: int) -> dict[str, torch.Tensor]:
+    """The second moment of what each layer is given, float32 [inputs, inputs]; none of one that is given nothing.
+
+    No decoder layer from ``until`` on is computed.
+    """
+    moments: dict[str, torch.Tensor] = {}
+    with _watched(layers, moments), reader.stopping_at(until):
+        for window in reader.windows:
+            reader.read(window)
+    return moments
+
+
+@contextmanager
+def _watched(layers: Mapping[str, nn.Module], moments: dict[str, torch.Tensor]) -> Iterator[None]:
+    def watch(name: str, layer: nn.Module) -> Any:
+        def add(module: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+            rows = given[0].flatten(0, -2).float()
+            if name in moments:
+                moments[name].addmm_(rows.T, rows)
+            elif len(rows):
+                moments[name] = rows.T @ rows
+
+        return layer.register_forward_pre_hook(add)
+
+    handles = [watch(name, layer) for name, layer in layers.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def depths(model: Model) -> dict[str, int]:
+    """The number of the decoder layer that each module is in, by the module's name."""
+    within = {module: number for number, layer in enumerate(model.layers) for module in layer.modules()}
+    return {name: within[module] for name, module in model.named_modules() if module in within}

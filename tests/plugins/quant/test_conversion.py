@@ -1,0 +1,189 @@
+"""``lsv quantize``: the folder it writes answers like the format it is in, and a text makes it better."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from lsv.cli.main import main
+from lsv.testing.quantised import answer as answer_by_kernels
+from lsv.testing.tiny import tiny, write_tokenizer
+from lsv_quant.conversion.compensation import CompensatedInt4
+from lsv_quant.conversion.schemes import Scheme, name_targets
+from lsv_quant.rounding import RoundInt4, from_nibbles, in_groups
+
+SHAPE = {"hidden_size": 128}
+
+
+answer = partial(answer_by_kernels, reference_ops=True)
+"""Kernels that round while loading may find other codes for weights halfway between two."""
+
+
+def quantize(model: Path, folder: Path, format: str = "sym_int4", *more: str) -> Path:
+    assert main(["quantize", str(model), str(folder), "-q", format, "--dtype", "float32", *more]) == 0
+    return folder
+
+
+def with_tokenizer(family: str, folder: Path, **shape: int) -> Path:
+    path = tiny(family, folder, **SHAPE, **shape)
+    write_tokenizer(path)
+    return path
+
+
+def write_text(folder: Path, words: int = 900) -> Path:
+    file = folder / "text.txt"
+    file.write_text(" ".join(f"word {number * number % 97}" for number in range(words)))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("family", "format"),
+    [
+        ("llama", "sym_int4"),
+        ("llama", "int8_weight_only"),
+        ("qwen3_moe", "sym_int4_g32"),
+        ("phi3", "sym_int4_g32"),
+        ("gpt_neox", "sym_int4"),
+        ("gpt2", "sym_int4"),
+        ("gemma2", "sym_int4_g128"),
+    ],
+)
+def test_a_folder_answers_like_the_format_made_while_loading(tmp_path: Path, family: str, format: str) -> None:
+    plain = tiny(family, tmp_path / "plain", **SHAPE)
+    written = quantize(plain, tmp_path / "written", format)
+    config = json.loads((written / "config.json").read_text())
+    assert config["quantization_config"]["quant_method"] == "compressed-tensors"
+    assert answer(written) == answer(plain, quantization=format)
+
+
+def test_a_tied_table_is_written_once(tmp_path: Path) -> None:
+    plain = tiny("llama", tmp_path / "plain", **SHAPE, tie_word_embeddings=True)
+    written = quantize(plain, tmp_path / "written")
+    tensors = load_file(written / "model.safetensors")
+    assert tensors["model.embed_tokens.weight"].dtype == torch.int8
+    assert "lm_head.weight" not in tensors
+    assert answer(written) == answer(plain, quantization="sym_int4")
+
+
+def test_layers_that_are_left_out_stay_as_they_are(tmp_path: Path) -> None:
+    plain = tiny("llama", tmp_path / "plain", **SHAPE)
+    written = quantize(plain, tmp_path / "written", "sym_int4", "--quantization-ignore", "mlp.down_proj")
+    tensors = load_file(written / "model.safetensors")
+    kept = "model.layers.1.mlp.down_proj.weight"
+    assert torch.equal(tensors[kept], load_file(plain / "model.safetensors")[kept])
+    assert answer(written) == answer(plain, quantization="sym_int4", quantization_ignore=["mlp.down_proj"])
+
+
+@pytest.mark.two_ranks
+@pytest.mark.parametrize(
+    ("family", "more"), [("llama", {}), ("mistral", {}), ("qwen3_moe", {"moe_intermediate_size": 64})]
+)
+def test_two_ranks_read_what_was_fitted(tmp_path: Path, family: str, more: dict[str, int]) -> None:
+    plain = with_tokenizer(family, tmp_path / "plain", head_dim=32, intermediate_size=128, **more)
+    text = write_text(tmp_path)
+    written = quantize(plain, tmp_path / "written", "sym_int4_g32", "--quantization-calibration", str(text))
+    assert answer_by_kernels(written) == answer_by_kernels(written, tensor_parallel_size=2)
+
+
+def test_compensation_brings_results_nearer_to_the_plain_ones() -> None:
+    generator = torch.Generator().manual_seed(1)
+    mixing = torch.randn(192, 192, generator=generator) * torch.logspace(0, -2, 192)
+    inputs = torch.randn(2000, 192, generator=generator) @ mixing.T
+    weight = torch.randn(96, 192, generator=generator) * 0.02
+    seen, unseen = inputs[:1000], inputs[1000:]
+    errors = []
+    for rounding in (RoundInt4(torch.float32, 64), CompensatedInt4(torch.float32, 64, seen.T @ seen)):
+        nibbles, scales = torch.empty(96, 96, dtype=torch.uint8), torch.empty(96, 3)
+        rounding(weight, nibbles, scales)
+        rounded = (in_groups(from_nibbles(nibbles, 192), 64) * scales[..., None]).flatten(-2)
+        errors.append(float((unseen @ (rounded - weight).T).square().mean()))
+        exact = torch.equal(scales, scales.bfloat16().float())
+    assert exact, "files hold scales in bfloat16"
+    assert errors[1] < 0.25 * errors[0]
+
+
+@pytest.mark.parametrize("moment", [torch.zeros(40, 40), torch.ones(40, 40), torch.full((40, 40), 1e30)])
+def test_moments_that_say_little_still_give_codes(moment: torch.Tensor) -> None:
+    weight = torch.randn(8, 40)
+    weight[3] = 0
+    nibbles, scales = torch.empty(8, 20, dtype=torch.uint8), torch.empty(8, 2)
+    CompensatedInt4(torch.float32, 32, moment)(weight, nibbles, scales)
+    rounded = (in_groups(from_nibbles(nibbles, 40), 32) * scales[..., None]).flatten(-2)[:, :40]
+    assert not rounded[3].any()
+    assert (rounded - weight).abs().max() < 0.6
+
+
+def test_a_pattern_names_layers_of_one_scheme_only() -> None:
+    small, large = Scheme(4, 32, activations=True), Scheme(4, 64, activations=True)
+    found = name_targets({"a.0.up": small, "a.1.up": small, "a.0.down": small, "a.1.down": large, "head": large})
+    assert found == {small: [r"re:a\.\d+\.up$", "a.0.down"], large: ["a.1.down", "head"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("-q", "nf4"), "coded weights can't be written as compressed-tensors"),
+        ((), "name the weight format"),
+        (("-q", "int8_weight_only", "--quantization-calibration", "text.txt"), "can't be calibrated"),
+        (("-q", "sym_int4", "--quantization-calibration", "short.txt"), "at least 512 are needed"),
+        (("-q", "sym_int4", "--quantization-calibration", "none.txt"), "can't be read: No such file"),
+        (("-q", "sym_int4", "--quantization-calibration", "bytes.txt"), "not text in UTF-8"),
+    ],
+)
+def test_what_is_refused_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    problem: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with_tokenizer("llama", tmp_path / "plain")
+    write_text(tmp_path)
+    (tmp_path / "short.txt").write_text("too little")
+    (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe")
+    assert main(["quantize", "plain", "out", *arguments]) != 0
+    assert problem in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.glob(".out*")), "nothing is left"
+
+
+def test_a_folder_with_files_is_not_written_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = tiny("llama", tmp_path / "plain", **SHAPE)
+    assert main(["quantize", str(plain), str(plain), "-q", "sym_int4"]) != 0
+    assert "exists and is not an empty folder" in capsys.readouterr().err
+
+
+def test_a_server_fits_the_weights_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("LSV_CACHE_ROOT", str(tmp_path / "cache"))
+    plain, text = with_tokenizer("llama", tmp_path / "plain"), write_text(tmp_path)
+    caplog.set_level("INFO", "lsv_quant")
+    options = {"quantization": "sym_int4", "quantization_calibration": str(text)}
+    first = answer(plain, **options)
+    assert "reading" in caplog.text
+    caplog.clear()
+    assert answer(plain, **options) == first
+    assert "reading" not in caplog.text
+    written = quantize(plain, tmp_path / "written", "sym_int4", "--quantization-calibration", str(text))
+    assert answer(written) == first
+    assert first != answer(plain, quantization="sym_int4"), "the text changes nothing"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"quantization": "nf4"}, "nf4 can't be fitted to a text; these can: sym_int4"),
+        ({}, "quantization_calibration needs --quantization"),
+    ],
+)
+def test_a_server_refuses_what_can_not_be_fitted(tmp_path: Path, options: dict[str, str], problem: str) -> None:
+    plain, text = tiny("llama", tmp_path / "plain"), write_text(tmp_path)
+    with pytest.raises(Exception, match=problem):
+        answer(plain, quantization_calibration=str(text), **options)
