@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from lsv.weights.quantizer import Linear, Quantizer, TableQuantizer
 from lsv.worker.load.declared import make_quantizer
 from lsv_quant.conversion.compensation import CompensatedInt4
 from lsv_quant.conversion.folder import FolderWriter, fresh_folder
-from lsv_quant.conversion.observation import Reader, cut_text, depths, observe
+from lsv_quant.conversion.observation import Reader, Report, cut_text, depths, observe
 from lsv_quant.conversion.plain import Layer, PlainModel, alone, find_layers, open_plain
 from lsv_quant.conversion.schemes import Scheme, describe, scheme_of, stored_tensors
 from lsv_quant.online.int4 import Int4Linear
@@ -27,6 +28,8 @@ from lsv_quant.online.int4 import Int4Linear
 Say = Callable[[str], None]
 """Takes a line about what is done next."""
 
+_PAUSE = 10.0
+"""Seconds between two lines about what is done."""
 _MOMENT_BYTES = 4 << 30
 """Of second moments held at once. Where those of all layers take more, the text is read several times, each time for
 some of the layers, by a model whose layers before them are rounded.
@@ -102,11 +105,13 @@ class _Conversion:
         found = depths(model)
         within = [layer for layer in layers if layer.place in found and isinstance(layer.form, Int4Linear)]
         for first, last, group in _in_rounds(within, found, len(model.layers)):
-            say(f"reading {reader.tokens:,} tokens: layers {first} to {last - 1} of {len(model.layers)}")
+            say(f"fitting layers {first} to {last - 1} of {len(model.layers)} to {reader.tokens:,} tokens")
             watched = {layer.place: model.get_submodule(layer.place) for layer in group}
-            moments = observe(reader, watched, until=last)
-            for layer in group:
+            moments = observe(reader, watched, last, _now_and_then(say, "read {:,} of {:,} tokens"))
+            report = _now_and_then(say, "rounded {} of {} linear layers")
+            for number, layer in enumerate(group, start=1):
                 self._round(layer, moments.pop(layer.place, None))
+                report(number, len(group))
 
     def round_others(self, layers: Sequence[Layer]) -> None:
         """Those that no text was given to."""
@@ -144,6 +149,19 @@ class _Conversion:
             if name not in rounded:
                 region = tuple(slice(0, size) for size in info.shape)
                 self.writer.put(self._plain.stored_name(name), read_region(self._plain.source, name, region).clone())
+
+
+def _now_and_then(say: Say, form: str) -> Report:
+    """Says how much is done, some seconds apart."""
+    last = time.monotonic()
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > _PAUSE:
+            last = time.monotonic()
+            say(form.format(done, total))
+
+    return report
 
 
 def _in_rounds(layers: Sequence[Layer], depth: Mapping[str, int], count: int) -> Iterator[tuple[int, int, list[Layer]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -31,6 +31,8 @@ _WINDOW = 1024
 
 Window = list[int]
 """Token ids of a piece of text."""
+Report = Callable[[int, int], None]
+"""Called with (done, total)."""
 
 
 def cut_text(text: str, tokenizer: Tokenizer, longest: int) -> list[Window]:
@@ -97,15 +99,20 @@ class Reader:
         return np.arange(first, first + self._pages, dtype=np.int32)[None]
 
 
-def observe(reader: Reader, layers: Mapping[str, nn.Module], until: int) -> dict[str, torch.Tensor]:
+def observe(
+    reader: Reader, layers: Mapping[str, nn.Module], until: int, report: Report = lambda done, total: None
+) -> dict[str, torch.Tensor]:
     """The second moment of what each layer is given, float32 [inputs, inputs]; none of one that is given nothing.
 
-    No decoder layer from ``until`` on is computed.
+    No decoder layer from ``until`` on is computed. ``report`` is told of tokens.
     """
     moments: dict[str, torch.Tensor] = {}
+    done = 0
     with _watched(layers, moments), reader.stopping_at(until):
         for window in reader.windows:
             reader.read(window)
+            done += len(window)
+            report(done, reader.tokens)
     return moments
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import shutil
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -19,6 +21,8 @@ from lsv_quant.conversion.command import read_calibration
 
 _VERSION = 1
 """The version of what is written; folders of another one are made anew."""
+_ABANDONED = 86400.0
+"""Seconds after which a folder that is not complete never will be."""
 _MODULE = "lsv_quant.conversion.prepared"
 
 log = logging.getLogger(__name__)
@@ -50,9 +54,17 @@ def prepare(config: EngineConfig, file: str) -> str:
     text = read_calibration(Path(file))
     folder = cache_root() / "lsv" / "quantized" / _fingerprint(config, text)
     if not folder.is_dir():
+        _sweep(folder.parent)
         log.info("fitting %s to %s, once: the result is kept in %s", config.quantization, file, folder)
         _convert_elsewhere(Job(config, str(folder), text))
     return str(folder)
+
+
+def _sweep(cache: Path) -> None:
+    """Remove what processes that were killed have left; nobody works on a folder for a day."""
+    for left in cache.glob(".*"):
+        if time.time() - left.stat().st_mtime > _ABANDONED:
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _fingerprint(config: EngineConfig, text: str) -> str:
