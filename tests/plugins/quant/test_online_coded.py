@@ -12,7 +12,8 @@ from lsv.errors import CheckpointError
 from lsv.nn.linear import Column
 from lsv.testing.tensors import TensorsSource, fill_module, place
 from lsv_quant.online import online_coded
-from lsv_quant.tables import EXACT_NF4, NF4, nearest
+from lsv_quant.online.online_coded import to_mxfp4
+from lsv_quant.tables import E2M1, EXACT_NF4, NF4, nearest
 
 
 def decoded(name: str, weight: torch.Tensor) -> torch.Tensor:
@@ -46,8 +47,13 @@ def test_int8_scales_an_output() -> None:
 
 
 def mxfp4(block: list[float]) -> list[float]:
-    """A block by section 6.3 of the specification, in Python's own arithmetic."""
+    """A block by section 6.3 of the specification, or with twice the scale, in Python's own arithmetic."""
     scale = 2.0 ** (math.floor(math.log2(max(abs(v) for v in block))) - 2)
+    codings = [mxfp4_scaled(block, scale), mxfp4_scaled(block, 2 * scale)]
+    return min(codings, key=lambda found: weighted_error(found, block))
+
+
+def mxfp4_scaled(block: list[float], scale: float) -> list[float]:
     values, found = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], []
     for value in block:
         size = min(abs(value) / scale, 6.0)
@@ -56,13 +62,45 @@ def mxfp4(block: list[float]) -> list[float]:
     return found
 
 
-def test_mxfp4_follows_the_specification() -> None:
+def weighted_error(found: list[float], block: list[float]) -> float:
+    return math.fsum(value**2 * (one - value) ** 2 for one, value in zip(found, block, strict=True))
+
+
+def test_mxfp4_follows_the_specification_with_the_better_of_two_scales() -> None:
     weight = torch.randn(4, 64)
     weight[0, :32] = torch.arange(32) / 4  # among them all numbers halfway between two values
     weight[1, 32:] *= 1e-6
+    weight[2] = 0.25
+    weight[2, ::32] = 7.9  # which the first scale clips to 6
     wanted = [mxfp4(row[:32]) + mxfp4(row[32:]) for row in weight.double().tolist()]
     assert torch.equal(decoded("mxfp4", weight), torch.tensor(wanted))
+    assert decoded("mxfp4", weight)[2, 0] == 8
     assert decoded("mxfp4", torch.zeros(2, 64)).count_nonzero() == 0
+
+
+def test_mxfp4_takes_the_specifications_scale_where_the_next_is_as_good() -> None:
+    weight = torch.tensor([4.0, -2.0, 1.0, 0.0]).repeat(2, 8)
+    codes, scales = to_mxfp4(weight)
+    assert scales.tolist() == [1.0, 1.0]
+    assert torch.equal(torch.tensor(E2M1)[codes.int()], weight)
+
+
+@pytest.mark.parametrize("freedom", [2.0, 100.0])
+def test_mxfp4_loses_less_than_with_the_specifications_scale(freedom: float) -> None:
+    weight = torch.distributions.StudentT(freedom).sample((400, 32))
+    found = decoded("mxfp4", weight)
+    first = torch.tensor(
+        [mxfp4_scaled(row, 2.0 ** (math.floor(math.log2(max(map(abs, row)))) - 2)) for row in weight.double().tolist()]
+    )
+    errors = [(weight.square() * (one - weight).square()).sum(dim=1) for one in (found, first)]
+    assert (errors[0] <= errors[1] * 1.00001).all()
+    assert (errors[0] < 0.9 * errors[1]).sum() > 40
+
+
+def test_a_group_that_is_not_finite_has_such_a_scale() -> None:
+    x = torch.ones(3, 32)
+    x[1, 2], x[2, 7] = torch.nan, -torch.inf
+    assert to_mxfp4(x)[1].isfinite().tolist() == [True, False, False]
 
 
 def test_nf4_scales_sixteen_quantiles_by_the_largest_of_a_block() -> None:

@@ -50,6 +50,29 @@ class OnlineCoded(CodedLinear):
         self.hold(codes, scales, offsets)
 
 
+class LeastError:
+    """Keeps for each group the coding with the least error of those offered, of equal ones the first.
+
+    A weight's squared error counts by the square of the weight, see ``lsv_quant.rounding.to_int4``. The scale of a
+    group that contains a number that is not finite is not finite either.
+    """
+
+    def __init__(self, x: torch.Tensor) -> None:
+        """x float32 [..., G]"""
+        self._x, self._largest = x, x.abs().amax(dim=-1, keepdim=True).clamp(min=NOTHING)
+        self._squares = (x / self._largest).square()
+        self._least = torch.full_like(x[..., 0], torch.inf)
+        self.codes, self.scales = torch.zeros_like(x, dtype=torch.uint8), torch.full_like(self._least, torch.nan)
+
+    def offer(self, decoded: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> None:
+        """Codes uint8 [..., G] and scales float32 [...], and the weights float32 [..., G] that these mean."""
+        error = (self._squares * ((decoded - self._x) / self._largest).square()).sum(dim=-1)
+        better = error < self._least
+        self._least = torch.where(better, error, self._least)
+        self.codes = torch.where(better[..., None], codes, self.codes)
+        self.scales = torch.where(better, scales, self.scales)
+
+
 def to_bytes(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """A group's largest weight becomes 127."""
     codes, scales = to_int8(x)
@@ -75,14 +98,19 @@ def to_counts(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def to_mxfp4(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The scale is the power of two that brings the largest weight between 4 and 8, where anything over 6 is clipped;
-    ties round to even (OCP Microscaling Formats 1.0, section 6.3).
+    """A power of two scales a group: the one that brings its largest weight between 4 and 8, where anything over 6 is
+    clipped, or the next, of the two the one with the least error.
+
+    Values tie to even (OCP Microscaling Formats 1.0, section 6.3, which takes the first scale always).
     """
-    largest = x.abs().amax(dim=-1)
-    exponents = (torch.frexp(largest).exponent - 3).clamp(-126, 127)
-    scales = torch.where(largest.isfinite(), torch.ldexp(torch.ones_like(largest), exponents), torch.nan)
-    codes = nearest((x / scales[..., None]).abs(), E2M1[:8])
-    return codes | (x < 0).to(torch.uint8) << 3, scales
+    exponents = torch.frexp(x.abs().amax(dim=-1)).exponent - 3
+    values = torch.tensor(E2M1, device=x.device)
+    found = LeastError(x)
+    for step in (0, 1):
+        scales = torch.ldexp(torch.ones_like(x[..., 0]), (exponents + step).clamp(-126, 127))
+        codes = nearest((x / scales[..., None]).abs(), E2M1[:8]) | (x < 0).to(torch.uint8) << 3
+        found.offer(values[codes.int()] * scales[..., None], codes, scales)
+    return found.codes, found.scales
 
 
 def to_nf4(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
