@@ -132,7 +132,7 @@ def check_rows_of(linear: Linear) -> None:
 @pytest.mark.parametrize("make", [int8.make, int4.make_32, int4.make_64, int4.make_128])
 def test_rows_of_integers(make: Any, dtype: torch.dtype, device: Device) -> None:
     for outputs, inputs in ((70, 40), (33, 331), (64, 256)):
-        layer = LinearLayer("q", "head", inputs, (outputs,), False, dtype)
+        layer = LinearLayer("q", "column", inputs, (outputs,), False, dtype)
         weight = torch.nn.Parameter(torch.randn(outputs, inputs).to(dtype), requires_grad=False)
         linear = make({}).build(layer, {"weight": weight})
         linear.filled()

@@ -17,7 +17,7 @@ from torch import nn
 from lsv.offers import OpSpec
 from lsv.weights.quantizer import LinearLayer
 from lsv_quant.online.online import Online, OnlineLinear
-from lsv_quant.online.online_coded import make_bytes_table
+from lsv_quant.online.online_coded import make_head
 from lsv_quant.rounding import RoundInt4, exact_product, from_nibbles, in_groups, to_int8
 
 GROUPS = (32, 64, 128)
@@ -69,7 +69,7 @@ class Int4Linear(OnlineLinear):
 
 
 def _make(name: str, group: int, quantization_config: Mapping[str, Any]) -> Online:
-    return Online(name, partial(Int4Linear, group=group), make_bytes_table)
+    return Online(name, partial(Int4Linear, group=group), make_head)
 
 
 make_32 = partial(_make, "sym_int4_g32", 32)

@@ -29,13 +29,15 @@ Make = Callable[[LinearLayer, Mapping[str, nn.Parameter]], Linear]
 
 
 class Online:
-    """A quantizer whose checkpoints hold plain weights. ``table`` makes layers whose rows are embeddings, too."""
+    """A quantizer whose checkpoints hold plain weights. ``head`` makes the output head, from which embeddings may be
+    looked up, too.
+    """
 
-    def __init__(self, name: str, make: Make, table: Make | None = None) -> None:
-        self.name, self._make, self._table = name, make, make if table is None else table
+    def __init__(self, name: str, make: Make, head: Make | None = None) -> None:
+        self.name, self._make, self._head = name, make, make if head is None else head
 
     def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:
         return (WEIGHT,)
 
     def build(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> Linear:
-        return (self._table if layer.looked_up else self._make)(layer, tensors)
+        return (self._head if layer.role == "head" else self._make)(layer, tensors)

@@ -120,12 +120,12 @@ def to_nf4(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return nearest(x / scales[..., None], NF4), scales
 
 
-make_bytes_table = partial(OnlineCoded, codebook=Codebook(BYTES), round=to_bytes)
-"""The layer that holds the embeddings of a tied head: four bits would be too few for both."""
+make_head = partial(OnlineCoded, codebook=Codebook(BYTES), round=to_bytes)
+"""The output head of formats of four bits, which are too few for it, and for the embeddings of one that is tied."""
 
 
 def _make(name: str, codebook: Codebook, round: Round, quantization_config: Mapping[str, Any]) -> Online:
-    return Online(name, partial(OnlineCoded, codebook=codebook, round=round), make_bytes_table)
+    return Online(name, partial(OnlineCoded, codebook=codebook, round=round), make_head)
 
 
 make_asym_int4_32 = partial(_make, "asym_int4_g32", Codebook(COUNTS, 32, offsets=True), to_counts)

@@ -1,0 +1,68 @@
+"""Output heads with a weight of their own: 8 bits in online formats of 4, plain in fp8."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import lsv_models.plugin
+import lsv_quant.plugin
+from lsv.nn.embed import Head
+from lsv.offers import load_object
+from lsv.testing.catalog import catalog_of
+from lsv.testing.model import engine_config, load
+from lsv.testing.quantised import answer
+from lsv.testing.tensors import TensorsSource, fill_module, place
+from lsv.testing.tiny import tiny
+from lsv.weights.quantizer import Quantizer, WithIgnored
+from lsv_quant.rounding import to_int8
+
+CATALOG = catalog_of(lsv_models.plugin, lsv_quant.plugin)
+FOUR_BITS = ("sym_int4", "asym_int4", "mxfp4", "nf4", "bitsandbytes")
+
+
+def make(name: str) -> Quantizer:
+    (offer,) = (offer for offer in lsv_quant.plugin.lsv_quantizers() if offer.name == name)
+    quantizer: Quantizer = load_object(offer.load)({})
+    return quantizer
+
+
+def head_of(quantizer: Quantizer, weight: torch.Tensor, rank: int = 0, size: int = 1) -> Any:
+    w = place(quantizer=quantizer, rank=rank, size=size)
+    return fill_module(Head(w / "lm_head", *weight.shape), w, TensorsSource({"lm_head.weight": weight})).linear
+
+
+@pytest.mark.parametrize("name", FOUR_BITS)
+def test_a_head_of_its_own_has_eight_bits(name: str) -> None:
+    weight = torch.randn(50, 96)
+    codes, scales = to_int8(weight)
+    head = head_of(make(name), weight)
+    assert torch.equal(head.dequantise(), codes * scales[:, None])
+    torch.testing.assert_close(head(torch.eye(96)), (codes * scales[:, None]).T)
+
+
+@pytest.mark.parametrize("vocabulary", [50, 51])
+def test_ranks_round_their_rows_as_one_does(vocabulary: int) -> None:
+    """Also where they do not share the rows evenly, and the last one's end in zeros."""
+    weight = torch.randn(vocabulary, 96)
+    parts = [head_of(make("sym_int4"), weight, rank, 2).dequantise() for rank in (0, 1)]
+    assert torch.equal(torch.cat(parts)[:vocabulary], head_of(make("sym_int4"), weight).dequantise())
+
+
+@pytest.mark.parametrize("name", ["sym_int4", "nf4"])
+def test_a_head_that_is_ignored_stays_plain(name: str) -> None:
+    weight = torch.randn(50, 96)
+    assert torch.equal(head_of(WithIgnored(make(name), ["lm_head"]), weight).weight, weight)
+
+
+@pytest.mark.parametrize("name", ["sym_int4", "mxfp4"])
+def test_a_models_layers_have_four_bits_and_its_head_eight(name: str, tmp_path: Path) -> None:
+    folder = tiny("llama", tmp_path / "tiny", tie_word_embeddings=False)
+    model: Any = load(engine_config(folder, "llama", quantization=name), CATALOG).model
+    assert model.head.linear.codebook.bits == 8
+    assert model.layers[0].mlp.down.linear.format == {"sym_int4": "int4", "mxfp4": "coded"}[name]
+    found = answer(folder, quantization=name)
+    assert found == answer(folder, quantization=name, reference_ops=True)
