@@ -45,7 +45,7 @@ def choose_rows(published: Published) -> Iterator[Row]:
     yield Row("lsv-demo", "lsv-demo", "bf16")
     plain = str(published.plain_smollm2())
     yield Row("SmolLM2-135M-Instruct", plain, "bf16", ("--dtype", "bfloat16"))
-    for name in ("int8", "fp8", "sym_int4"):
+    for name in ("int8", "fp8", "sym_int4", "sym_int4_g64"):
         yield Row("SmolLM2-135M-Instruct", plain, name, ("--dtype", "bfloat16", "--quantization", name))
     yield Row("SmolLM2-135M-Instruct", str(published.smollm2()), "GGUF, Q4_1")
     yield Row("Gemma 3 270M", str(published.gemma3()), "GGUF, Q4_K_M")

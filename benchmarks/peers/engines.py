@@ -106,7 +106,7 @@ ENGINES: dict[str, Engine] = {
     "lsv-bf16": _lsv("bf16", (16, 16)),
     "lsv-bf16-ngram": _lsv("bf16 with drafts", (16, 16), speculative_config=DRAFTS),
     "lsv-int8": _lsv("int8", (8, 8), quantization="int8"),
-    "lsv-int4": _lsv("int4", (4.5, 4.5), quantization="sym_int4"),
+    "lsv-int4": _lsv("int4", (4.5, 8), quantization="sym_int4_g64"),
     "vllm-bf16": _vllm("bf16", (16, 16), "{shape}"),
     "vllm-bf16-ngram": _vllm("bf16 with drafts", (16, 16), "{shape}", speculative_config=DRAFTS),
     "vllm-w8a8": _vllm("int8", (8, 16), "{shape}-w8a8"),

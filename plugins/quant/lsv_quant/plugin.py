@@ -17,6 +17,7 @@ BY_TOKEN = (
     "that multiplies fp8; others stay as they are"
 )
 BY_SCALE = f"activations with int8 scales of the checkpoint's own are rounded by them; other {BY_TOKEN}"
+BY_SIZE = "groups of 32 where a model's states have at most 1,024 features, of 64 elsewhere"
 FLOAT8 = (
     "activations become fp8 by token where the device multiplies it, of a checkpoint in fp8 only if it wants that; "
     "elsewhere they stay as they are"
@@ -53,8 +54,9 @@ def lsv_quantizers() -> Iterable[QuantizerOffer]:
         aliases=("auto_round",),
     )
     yield QuantizerOffer("int8", "lsv_quant.online.int8:make", online=True)
-    yield QuantizerOffer("sym_int4", "lsv_quant.online.int4:make_64", online=True, calibrate=_FITTED)
+    yield QuantizerOffer("sym_int4", "lsv_quant.online.int4:make_by_size", online=True, note=BY_SIZE, calibrate=_FITTED)
     yield QuantizerOffer("sym_int4_g32", "lsv_quant.online.int4:make_32", online=True, calibrate=_FITTED)
+    yield QuantizerOffer("sym_int4_g64", "lsv_quant.online.int4:make_64", online=True, calibrate=_FITTED)
     yield QuantizerOffer("sym_int4_g128", "lsv_quant.online.int4:make_128", online=True, calibrate=_FITTED)
     yield QuantizerOffer("asym_int4", "lsv_quant.online.online_coded:make_asym_int4_64", online=True, note=WEIGHTS_ONLY)
     yield QuantizerOffer(

@@ -77,7 +77,7 @@ ELSEWHERE = {"bitsandbytes checkpoints": "test_bitsandbytes.py", "gguf": "test_g
 """Formats whose files need more than random numbers, and the tests that write them."""
 QUICK = ("awq", "fp8 blocks", "compressed-tensors W8A8")
 CLOSE, NEAR = 0.02, 0.5
-ACTIVATIONS_ROUNDED = ("int8", "sym_int4", "sym_int4_g32", "sym_int4_g128", "compressed-tensors W8A8")
+ACTIVATIONS_ROUNDED = ("int8", "sym_int4", "sym_int4_g32", "sym_int4_g64", "sym_int4_g128", "compressed-tensors W8A8")
 """A last bit of float32 decides now and then to which of two codes an activation goes."""
 ROUNDED_BY_RANK = (*ACTIVATIONS_ROUNDED, "fp8", "fp8_tensor", "int8_weight_only")
 """What a rank rounds on its own, weights or activations, differs from what one rank alone would round it to."""

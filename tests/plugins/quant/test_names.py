@@ -73,6 +73,7 @@ def test_formats_that_nothing_reads_are_refused_with_those_that_are_read(tmp_pat
 @pytest.mark.parametrize(
     ("asked", "declared", "said"),
     [
+        ("sym_int4", None, "asked for; groups of 32 where a model's states have at most 1,024 features, of 64"),
         ("fp8", None, "asked for; activations become fp8 by token where the device multiplies it"),
         (
             None,
@@ -86,7 +87,7 @@ def test_formats_that_nothing_reads_are_refused_with_those_that_are_read(tmp_pat
         ),
     ],
 )
-def test_what_becomes_of_activations_is_said(tmp_path: Path, asked: str | None, declared: Any, said: str) -> None:
+def test_what_a_format_does_is_said(tmp_path: Path, asked: str | None, declared: Any, said: str) -> None:
     (why,) = (reason.why for reason in configure(tmp_path, asked, declared).reasons if reason.name == "quantization")
     assert said in why
 

@@ -1,4 +1,4 @@
-"""``sym_int4``: int4 weights with one scale per output and group of inputs.
+"""``sym_int4``: int4 weights with one scale per output and group of inputs, and a head in 8 bits.
 
 Rows are quantised to int8 with one scale per group; products are exact within a group, and groups are summed in float
 (W4A8).
@@ -15,13 +15,15 @@ import torch
 from torch import nn
 
 from lsv.offers import OpSpec
-from lsv.weights.quantizer import LinearLayer
+from lsv.weights.quantizer import LinearLayer, PerLayer, Quantizer
 from lsv_quant.online.online import Online, OnlineLinear
 from lsv_quant.online.online_coded import make_head
 from lsv_quant.rounding import RoundInt4, exact_product, from_nibbles, in_groups, to_int8
 
 GROUPS = (32, 64, 128)
 """Inputs that may share a scale: kernels are made for these."""
+SMALL = 1024
+"""Features of states up to which groups are small: models of fewer than about a billion weights have no more."""
 
 
 class Int4Linear(OnlineLinear):
@@ -68,10 +70,35 @@ class Int4Linear(OnlineLinear):
         return self.finish(y, x.dtype)
 
 
+def choose_group(layer: LinearLayer) -> int:
+    """32 inputs in small models, which tolerate rounding badly, and 64 in others.
+
+    That is told by the states that a layer reads or adds to, of all ranks together, so that ranks choose alike.
+    """
+    outputs, inputs = layer.stored[0] if layer.stored else (layer.width, layer.inputs)
+    return 32 if (outputs if layer.role == "row" else inputs) <= SMALL else 64
+
+
+class BySize(PerLayer):
+    """Groups by the layer, see ``choose_group``."""
+
+    name = "sym_int4"
+
+    def choose(self, layer: LinearLayer) -> Quantizer:
+        return _make(self.name, choose_group(layer), {})
+
+    def table(self, layer: LinearLayer) -> Quantizer | None:
+        return self.choose(layer)
+
+
 def _make(name: str, group: int, quantization_config: Mapping[str, Any]) -> Online:
     return Online(name, partial(Int4Linear, group=group), make_head)
 
 
+def make_by_size(quantization_config: Mapping[str, Any]) -> Quantizer:
+    return BySize()
+
+
 make_32 = partial(_make, "sym_int4_g32", 32)
-make_64 = partial(_make, "sym_int4", 64)
+make_64 = partial(_make, "sym_int4_g64", 64)
 make_128 = partial(_make, "sym_int4_g128", 128)
