@@ -35,6 +35,8 @@ class Embed(Bindable):
     row_invariant: ClassVar[bool] = True
     weight: nn.Parameter | None
     """None where checkpoints hold the table in a weight format."""
+    quantisable: bool = True
+    """Whether a format that is made of plain weights may hold its rows."""
     table: Linear | None
     """The linear layer with the same rows, if there is one. It shares a plain weight, and holds any other alone."""
 
@@ -47,7 +49,7 @@ class Embed(Bindable):
         self.weight = _vocabulary(w, vocab_size, size, share) if self.table is None else None
 
     def share(self, head: Linear) -> None:
-        """Have a tied head's layer, which was made of the plain weight, hold the rows: for both of them, if it can."""
+        """Have a layer that was made of the plain weight, such as a tied head's, hold the rows, if it can."""
         plain = isinstance(head, PlainLinear)
         if plain or head.serves_tokens:
             self.table, head.looked_up = head, not plain
@@ -173,6 +175,26 @@ class ScaledHead(nn.Module):
         return logits if self.cap is None else torch.tanh(logits / self.cap) * self.cap
 
 
+def quantise_tables(model: nn.Module, w: Weights) -> None:
+    """Have embeddings that share their plain weight with no head hold their rows in the model's format, if it has one
+    for them. To be called once all heads are made.
+    """
+    quantizer = w.declaration.quantizer
+    if not isinstance(quantizer, TableQuantizer):
+        return
+    lenders = {module.lender for module in model.modules() if isinstance(module, Head)}
+    for embed in [module for module in model.modules() if isinstance(module, Embed)]:
+        if embed.weight is None or embed.table is not None or embed in lenders or not embed.quantisable:
+            continue
+        layer = LinearLayer(
+            embed.name, "head", embed.size, (embed.width,), False, embed.dtype, prefixes=w.declaration.prefixes,
+            looked_up=True,
+        )  # fmt: skip
+        format = quantizer.table(layer)
+        if format is not None and format.stored(layer) == (WEIGHT,):
+            embed.share(format.build(layer, {"weight": embed.weight}))
+
+
 def _tie(w: Weights, tied: Embed) -> Linear:
     """The layer of a head over the rows of an embedding."""
     if tied.weight is None:
@@ -190,7 +212,7 @@ def _take_table(w: Weights, vocab_size: int, size: int, share: tuple[int, int, i
     quantizer = w.declaration.quantizer
     layer = LinearLayer(w.name, "head", size, (width,), False, w.dtype, looked_up=True)
     format = quantizer.table(layer) if isinstance(quantizer, TableQuantizer) else None
-    if format is None:
+    if format is None or format.stored(layer) == (WEIGHT,):  # which may share it with a head that follows
         return None
     place, _, name = w.name.rpartition(".")
     above, part = Weights(w.declaration, place), Part(name, vocab_size, start, stop)

@@ -207,7 +207,7 @@ class Quantizer(Protocol):
 
 @runtime_checkable
 class TableQuantizer(Quantizer, Protocol):
-    """A weight format whose checkpoints may hold the embeddings of tokens in it, too."""
+    """A weight format of checkpoints, or made of plain weights, that may hold the embeddings of tokens, too."""
 
     def table(self, layer: LinearLayer) -> Quantizer | None:
         """The format of a table of embeddings, given as a layer with a row for each token; None for plain rows.
@@ -287,7 +287,9 @@ class WithIgnored(PerLayer):
         return Unquantised() if is_ignored(layer, self._names) else self._quantizer
 
     def table(self, layer: LinearLayer) -> Quantizer | None:
-        return self._quantizer.table(layer) if isinstance(self._quantizer, TableQuantizer) else None
+        if not isinstance(self._quantizer, TableQuantizer) or is_ignored(layer, self._names):
+            return None
+        return self._quantizer.table(layer)
 
 
 class OfExperts(PerLayer):

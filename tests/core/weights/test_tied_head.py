@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from lsv.nn.embed import Embed, Head
+from lsv.nn.embed import Embed, Head, quantise_tables
 from lsv.testing.tensors import TensorsSource, fill_module, place
 from lsv.weights.codebook import Codebook, CodedLinear, from_nibbles
 from lsv.weights.place import Weights
@@ -56,6 +56,16 @@ class Format:
 
     def build(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> Linear:
         return self._make(layer, tensors)
+
+
+class Tabled(Format):
+    """An online format that holds embeddings that are not tied, too."""
+
+    def __init__(self) -> None:
+        super().__init__(WEIGHT, Served)
+
+    def table(self, layer: LinearLayer) -> Quantizer | None:
+        return self if layer.name == "embed" else None
 
 
 class Codes(CodedLinear):
@@ -125,6 +135,44 @@ def test_a_table_that_ranks_do_not_share_evenly_ends_in_zeros(rank: int) -> None
     assert model["embed"].table.scales.shape[0] == 3
     if rank:
         assert not from_nibbles(model["embed"].table.codes)[2:].any()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_embedding_that_no_head_shares_is_held_in_the_format(rank: int) -> None:
+    """Also where ranks do not share its rows evenly."""
+    table, w = torch.randn(5, 8), place(quantizer=Tabled(), rank=rank, size=2)
+    model: Any = nn.ModuleDict({"embed": Embed(w / "embed", 5, 8), "other": Embed(w / "other", 5, 8)})
+    quantise_tables(model, w)
+    source = TensorsSource({"embed.weight": table, "other.weight": table})
+    fill_module(model, w, source, source)
+    mine = torch.zeros(3, 8)
+    mine[: 3 - rank] = table[3 * rank :][:3]
+    assert torch.equal(model["embed"].look_up(torch.arange(3)), mine / 2)
+    assert model["embed"].weight.is_meta
+    assert torch.equal(model["other"].weight, mine)
+
+
+def test_a_head_may_follow_what_is_held_in_the_format_and_share_it() -> None:
+    w, table = place(quantizer=Tabled()), torch.randn(12, 8)
+    model: Any = declared(w, table, "embed.weight")
+    linear = model["embed"].table
+    quantise_tables(model, w)
+    assert model["embed"].table is model["head"].linear is linear
+
+
+def test_an_embedding_that_may_not_be_quantised_or_is_lent_stays_plain() -> None:
+    w, table = place(quantizer=Tabled()), torch.randn(12, 8)
+    embeds = [Embed(w / "embed", 12, 8), Embed(w / "embed", 12, 8)]
+    embeds[0].quantisable = False
+    head = Head(w / "head", 12, 8)
+    head.__dict__["lender"] = embeds[1]
+    model = nn.ModuleList((*embeds, head))
+    quantise_tables(model, w)
+    fill_module(model, w, TensorsSource({"embed.weight": table, "head.weight": table}))
+    for embed in embeds:
+        assert embed.table is None
+        assert embed.weight is not None
+        assert torch.equal(embed.weight, table)
 
 
 def test_an_online_format_that_serves_no_tokens_leaves_the_embedding_its_weight() -> None:

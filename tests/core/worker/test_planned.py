@@ -75,6 +75,19 @@ def test_a_table_that_the_head_is_tied_to_is_planned_and_held_once(
     assert most - 0.4 < found.held / (4096 * 256) < most
 
 
+@pytest.mark.parametrize("platform", ["cpu", "xpu", "cuda", "hpu"])
+@pytest.mark.parametrize(("format", "most"), [("fp8", 4.4), ("int8", 2.4), ("sym_int4", 2.3)])
+def test_tables_of_a_model_that_is_not_tied_are_planned_and_held_in_eight_bits(
+    format: str, most: float, platform: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The embedding's and the head's, except in fp8."""
+    shape = {"hidden_size": 256, "intermediate_size": 64, "num_attention_heads": 4, "num_hidden_layers": 1}
+    checkpoint = tiny("llama", tmp_path, vocab_size=4096, tie_word_embeddings=False, **shape)
+    found = weigh(checkpoint, format, platform, monkeypatch, skip_tokenizer_init=True)
+    assert found.held == found.told == pytest.approx(found.planned, rel=0.01)
+    assert most - 0.4 < found.held / (4096 * 256) < most
+
+
 @pytest.mark.parametrize(("platform", "format"), [("cpu", "int8"), ("cpu", "asym_int4"), ("hpu", "asym_int4")])
 def test_what_kernels_make_of_weights_is_planned(
     platform: str, format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

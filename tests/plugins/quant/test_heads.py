@@ -21,7 +21,7 @@ from lsv.weights.quantizer import Quantizer, WithIgnored
 from lsv_quant.rounding import to_int8
 
 CATALOG = catalog_of(lsv_models.plugin, lsv_quant.plugin)
-FOUR_BITS = ("sym_int4", "asym_int4", "mxfp4", "nf4", "bitsandbytes")
+FOUR_BITS = ("sym_int4", "sym_int4_g64", "asym_int4", "mxfp4", "nf4", "bitsandbytes")
 
 
 def make(name: str) -> Quantizer:
@@ -66,3 +66,43 @@ def test_a_models_layers_have_four_bits_and_its_head_eight(name: str, tmp_path: 
     assert model.layers[0].mlp.down.linear.format == {"sym_int4": "int4", "mxfp4": "coded"}[name]
     found = answer(folder, quantization=name)
     assert found == answer(folder, quantization=name, reference_ops=True)
+
+
+@pytest.mark.parametrize("name", [*FOUR_BITS, "int8", "int8_weight_only"])
+def test_embeddings_that_no_head_shares_have_eight_bits(name: str, tmp_path: Path) -> None:
+    folder = tiny("llama", tmp_path / "tiny", tie_word_embeddings=False)
+    model, plain = (untied(folder, quantization) for quantization in (name, None))
+    codes, scales = to_int8(plain.embed.weight)
+    ids = torch.tensor([7, 0, 21])
+    assert torch.equal(model.embed(ids, None), (codes * scales[:, None])[ids])
+    assert model.embed.weight.is_meta
+    assert model.head.linear is not model.embed.table
+
+
+@pytest.mark.parametrize("options", [{"quantization": "fp8"}, {"quantization": "experts_int8"}, {}])
+def test_other_formats_leave_embeddings_plain(options: dict[str, Any], tmp_path: Path) -> None:
+    folder = tiny("qwen3_moe", tmp_path / "tiny", tie_word_embeddings=False)
+    model: Any = load(engine_config(folder, "qwen3_moe", **options), CATALOG).model
+    assert model.embed.table is None
+    assert not model.embed.weight.is_meta
+
+
+def test_embeddings_that_are_ignored_stay_plain(tmp_path: Path) -> None:
+    folder = tiny("llama", tmp_path / "tiny", tie_word_embeddings=False)
+    kept = untied(folder, "sym_int4", quantization_ignore=("embed_tokens",))
+    assert kept.embed.table is None
+    assert kept.head.linear.codebook.bits == 8
+    kept = untied(folder, "sym_int4", quantization_ignore=("lm_head",))
+    assert kept.embed.looks_up
+    assert kept.head.linear.format == "plain"
+
+
+def test_a_tied_head_that_is_ignored_leaves_the_embedding_plain(tmp_path: Path) -> None:
+    folder = tiny("llama", tmp_path / "tiny", tie_word_embeddings=True)
+    kept = untied(folder, "sym_int4", quantization_ignore=("lm_head",))
+    assert not kept.embed.looks_up
+    assert kept.head.linear.weight is kept.embed.weight
+
+
+def untied(folder: Path, quantization: str | None, **options: Any) -> Any:
+    return load(engine_config(folder, "llama", quantization=quantization, **options), CATALOG).model

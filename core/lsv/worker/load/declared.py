@@ -17,6 +17,7 @@ from lsv.config import EngineConfig
 from lsv.errors import ConfigError
 from lsv.kv.spec import STATE_WINDOW, KVGroup, KVSpec, group_specs
 from lsv.nn.dtypes import cache_dtype, model_dtype
+from lsv.nn.embed import quantise_tables
 from lsv.nn.exchange import TokenExchange
 from lsv.nn.latent import LatentAttention
 from lsv.nn.model import Architecture, Model
@@ -112,6 +113,7 @@ def declare(
     _check_quantised(model, config, catalog)
     if model.scorer is None:
         model.scorer = make_scorer(w, model, json, pooler)
+    quantise_tables(model, w)
     if config.cached:
         specs, groups = _lay_out(model, config)
     else:

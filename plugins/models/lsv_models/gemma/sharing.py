@@ -96,6 +96,7 @@ class LayerInputs(nn.Module):
         hidden, layers = sizes
         self.embed, self.rows, self.size, self.hidden = embed, rows, size, hidden
         table = Embed(w / "embed_tokens_per_layer", rows, layers * size)
+        table.quantisable = False  # a row has inputs of all layers, too many for one scale
         self.table = ScaledEmbed(table, size**0.5)
         self.projection = Column.even(w.replicated(), ["per_layer_model_projection"], hidden, layers * size)
         self.norm = RMSNorm(w / "per_layer_projection_norm", size, eps)

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from lsv.weights.quantizer import WEIGHT, Linear, LinearLayer, StoredTensor
+from lsv.weights.quantizer import WEIGHT, Linear, LinearLayer, Quantizer, StoredTensor
 
 
 class OnlineLinear(Linear):
@@ -29,9 +29,7 @@ Make = Callable[[LinearLayer, Mapping[str, nn.Parameter]], Linear]
 
 
 class Online:
-    """A quantizer whose checkpoints hold plain weights. ``head`` makes the output head, from which embeddings may be
-    looked up, too.
-    """
+    """A quantizer whose checkpoints hold plain weights. ``head`` makes the output head, and tables of embeddings."""
 
     def __init__(self, name: str, make: Make, head: Make | None = None) -> None:
         self.name, self._make, self._head = name, make, make if head is None else head
@@ -41,3 +39,6 @@ class Online:
 
     def build(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> Linear:
         return (self._head if layer.role == "head" else self._make)(layer, tensors)
+
+    def table(self, layer: LinearLayer) -> Quantizer | None:
+        return self
