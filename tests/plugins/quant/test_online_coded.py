@@ -12,7 +12,7 @@ from lsv.errors import CheckpointError
 from lsv.nn.linear import Column
 from lsv.testing.tensors import TensorsSource, fill_module, place
 from lsv_quant.online import online_coded
-from lsv_quant.online.online_coded import to_mxfp4
+from lsv_quant.online.online_coded import Round, to_mxfp4, to_nf4
 from lsv_quant.tables import E2M1, EXACT_NF4, NF4, nearest
 
 
@@ -63,7 +63,7 @@ def mxfp4_scaled(block: list[float], scale: float) -> list[float]:
 
 
 def weighted_error(found: list[float], block: list[float]) -> float:
-    return math.fsum(value**2 * (one - value) ** 2 for one, value in zip(found, block, strict=True))
+    return math.fsum(abs(value) ** 3 * (one - value) ** 2 for one, value in zip(found, block, strict=True))
 
 
 def test_mxfp4_follows_the_specification_with_the_better_of_two_scales() -> None:
@@ -92,15 +92,21 @@ def test_mxfp4_loses_less_than_with_the_specifications_scale(freedom: float) -> 
     first = torch.tensor(
         [mxfp4_scaled(row, 2.0 ** (math.floor(math.log2(max(map(abs, row)))) - 2)) for row in weight.double().tolist()]
     )
-    errors = [(weight.square() * (one - weight).square()).sum(dim=1) for one in (found, first)]
+    errors = [cubic_error(one, weight) for one in (found, first)]
     assert (errors[0] <= errors[1] * 1.00001).all()
     assert (errors[0] < 0.9 * errors[1]).sum() > 40
 
 
-def test_a_group_that_is_not_finite_has_such_a_scale() -> None:
+def cubic_error(found: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """By rows."""
+    return (weight.abs() ** 3 * (found - weight).square()).sum(dim=1)
+
+
+@pytest.mark.parametrize("round", [to_mxfp4, to_nf4])
+def test_a_group_that_is_not_finite_has_such_a_scale(round: Round) -> None:
     x = torch.ones(3, 32)
     x[1, 2], x[2, 7] = torch.nan, -torch.inf
-    assert to_mxfp4(x)[1].isfinite().tolist() == [True, False, False]
+    assert round(x)[1].isfinite().tolist() == [True, False, False]
 
 
 def test_nf4_scales_sixteen_quantiles_by_the_largest_of_a_block() -> None:
@@ -111,6 +117,28 @@ def test_nf4_scales_sixteen_quantiles_by_the_largest_of_a_block() -> None:
     assert torch.equal(decoded("nf4", weight), weight)
     exact = torch.tensor(EXACT_NF4)
     assert ((torch.tensor(NF4) - exact).abs() <= exact.abs() / 256).all()
+
+
+@pytest.mark.parametrize("freedom", [2.0, 100.0])
+def test_nf4_loses_less_than_with_the_largest_weight_as_the_scale(freedom: float) -> None:
+    weight = torch.distributions.StudentT(freedom).sample((400, 64))
+    largest = weight.abs().amax(dim=1, keepdim=True)
+    first = torch.tensor(NF4)[nearest(weight / largest, NF4).int()] * largest
+    errors = [cubic_error(one, weight) for one in (decoded("nf4", weight), first)]
+    assert (errors[0] <= errors[1]).all()
+    assert (errors[0] < 0.9 * errors[1]).sum() > 40
+
+
+def test_nf4_keeps_zeros_and_what_is_next_to_nothing() -> None:
+    assert decoded("nf4", torch.full((2, 64), 1e-35)).count_nonzero() == 0
+    codes, scales = to_nf4(torch.zeros(2, 64))
+    assert scales.tolist() == [1.0, 1.0]
+    assert torch.tensor(NF4)[codes.int()].count_nonzero() == 0
+
+
+def test_nf4_takes_the_largest_weight_where_others_are_as_good() -> None:
+    weight = torch.tensor(NF4).repeat(1, 4) * 0.5
+    assert to_nf4(weight)[1].tolist() == [0.5]
 
 
 def test_the_nearest_value_wins() -> None:

@@ -19,6 +19,8 @@ Round = Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
 """x float32 [..., G] -> codes uint8 [..., G], scales float32 [...] and, for a codebook that has them, offsets."""
 _SHARES = (1.0, 0.94, 0.88)
 """Fractions of a group's range, to get scales to try; weights outside are clipped."""
+_NF4_SHARES = (1.0, 0.97, 0.94, 0.91, 0.88, 0.85, 0.82, 0.79)
+"""The same of the largest weight of an nf4 group."""
 
 
 class OnlineCoded(CodedLinear):
@@ -53,20 +55,21 @@ class OnlineCoded(CodedLinear):
 class LeastError:
     """Keeps for each group the coding with the least error of those offered, of equal ones the first.
 
-    A weight's squared error counts by the square of the weight, see ``lsv_quant.rounding.to_int4``. The scale of a
-    group that contains a number that is not finite is not finite either.
+    A weight's squared error counts by the cube of the weight's size: an error of a large weight changes more of what
+    follows. The scale of a group that contains a number that is not finite is not finite either.
     """
 
     def __init__(self, x: torch.Tensor) -> None:
         """x float32 [..., G]"""
         self._x, self._largest = x, x.abs().amax(dim=-1, keepdim=True).clamp(min=NOTHING)
-        self._squares = (x / self._largest).square()
+        sizes = (x / self._largest).abs()
+        self._cubes = sizes * sizes * sizes
         self._least = torch.full_like(x[..., 0], torch.inf)
         self.codes, self.scales = torch.zeros_like(x, dtype=torch.uint8), torch.full_like(self._least, torch.nan)
 
     def offer(self, decoded: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> None:
         """Codes uint8 [..., G] and scales float32 [...], and the weights float32 [..., G] that these mean."""
-        error = (self._squares * ((decoded - self._x) / self._largest).square()).sum(dim=-1)
+        error = (self._cubes * ((decoded - self._x) / self._largest).square()).sum(dim=-1)
         better = error < self._least
         self._least = torch.where(better, error, self._least)
         self.codes = torch.where(better[..., None], codes, self.codes)
@@ -114,10 +117,16 @@ def to_mxfp4(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def to_nf4(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The scale is a block's largest weight."""
+    """The scale is a group's largest weight, or less if that errs less, and clips what is over it."""
     largest = x.abs().amax(dim=-1)
-    scales = torch.where(largest < NOTHING, 1.0, largest)
-    return nearest(x / scales[..., None], NF4), scales
+    largest = torch.where(largest < NOTHING, 1.0, largest)
+    values = torch.tensor(NF4, device=x.device)
+    found = LeastError(x)
+    for share in _NF4_SHARES:
+        scales = largest * share
+        codes = nearest(x / scales[..., None], NF4)
+        found.offer(values[codes.int()] * scales[..., None], codes, scales)
+    return found.codes, found.scales
 
 
 make_head = partial(OnlineCoded, codebook=Codebook(BYTES), round=to_bytes)
