@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from lsv_quant.plugin import lsv_quantizers
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = ("docs/developing.md", "docs/glossary.md", "CHANGELOG.md")
 FOLDERS = "core|plugins|webui|tests|benchmarks|tools|docs|deploy"
@@ -100,3 +102,5 @@ def test_ratios_of_real_weights_are_those_kept() -> None:
     table = table.partition("<!-- real weights: end -->")[0]
     shown = dict(re.findall(r"^\| (\w+) \| ([\d.]+) \|$", table, re.MULTILINE))
     assert shown == {name: f"{ratio:.3f}" for name, ratio in kept.items()}
+    costs = {offer.name: offer.costs for offer in lsv_quantizers() if offer.name in kept}
+    assert costs == {name: round((ratio - 1) * 100) if ratio > 1.05 else 0 for name, ratio in kept.items()}

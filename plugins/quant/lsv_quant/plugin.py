@@ -33,6 +33,79 @@ def _method(*names: str) -> Callable[[Mapping[str, Any]], bool]:
 
 @hookimpl
 def lsv_quantizers() -> Iterable[QuantizerOffer]:
+    yield from _checkpoints()
+    yield from _integers()
+    yield from _floats()
+
+
+def _integers() -> Iterable[QuantizerOffer]:
+    """Formats of whole numbers that are made of plain weights."""
+    yield QuantizerOffer("int8", "lsv_quant.online.int8:make", online=True)
+    yield QuantizerOffer(
+        "sym_int4",
+        "lsv_quant.online.int4:make_by_size",
+        online=True,
+        note=BY_SIZE,
+        costs=22,
+        calibrate=_FITTED,
+    )
+    for group, percent in ((32, 22), (64, 26), (128, 33)):
+        yield QuantizerOffer(
+            f"sym_int4_g{group}",
+            f"lsv_quant.online.int4:make_{group}",
+            online=True,
+            costs=percent,
+            calibrate=_FITTED,
+        )
+    yield QuantizerOffer(
+        "asym_int4",
+        "lsv_quant.online.online_coded:make_asym_int4_64",
+        online=True,
+        note=WEIGHTS_ONLY,
+        costs=27,
+    )
+    yield QuantizerOffer(
+        "asym_int4_g32", "lsv_quant.online.online_coded:make_asym_int4_32", online=True, note=WEIGHTS_ONLY
+    )
+    yield QuantizerOffer(
+        "asym_int4_g128",
+        "lsv_quant.online.online_coded:make_asym_int4_128",
+        online=True,
+        note=WEIGHTS_ONLY,
+        costs=44,
+    )
+    yield QuantizerOffer(
+        "int8_weight_only", "lsv_quant.online.online_coded:make_int8_weight_only", online=True, note=WEIGHTS_ONLY
+    )
+    yield QuantizerOffer(
+        "experts_int8",
+        "lsv_quant.online.online_coded:make_experts_int8",
+        online=True,
+        experts=True,
+        note=f"of experts alone; {WEIGHTS_ONLY}",
+    )
+
+
+def _floats() -> Iterable[QuantizerOffer]:
+    """Formats of small floats and of tables that are made of plain weights, or read from checkpoints as well."""
+    yield QuantizerOffer(
+        "mxfp4", "lsv_quant.checkpoints.mxfp4:make", _method("mxfp4"), online=True, note=WEIGHTS_ONLY, costs=45
+    )
+    yield QuantizerOffer("nf4", "lsv_quant.online.online_coded:make_nf4", online=True, note=WEIGHTS_ONLY, costs=23)
+    yield QuantizerOffer(
+        "bitsandbytes",
+        "lsv_quant.checkpoints.bitsandbytes:make",
+        _method("bitsandbytes"),
+        online=True,
+        note=WEIGHTS_ONLY,
+        costs=23,
+    )
+    yield QuantizerOffer("fp8", "lsv_quant.fp8:make", _method("fp8"), online=True, note=FLOAT8)
+    yield QuantizerOffer("fp8_tensor", "lsv_quant.fp8:make_tensor", online=True, note=FLOAT8)
+
+
+def _checkpoints() -> Iterable[QuantizerOffer]:
+    """Formats that are only read."""
     yield QuantizerOffer(
         "awq",
         "lsv_quant.checkpoints.awq:make",
@@ -53,40 +126,7 @@ def lsv_quantizers() -> Iterable[QuantizerOffer]:
         _method("auto-round", "intel/auto-round"),
         aliases=("auto_round",),
     )
-    yield QuantizerOffer("int8", "lsv_quant.online.int8:make", online=True)
-    yield QuantizerOffer("sym_int4", "lsv_quant.online.int4:make_by_size", online=True, note=BY_SIZE, calibrate=_FITTED)
-    yield QuantizerOffer("sym_int4_g32", "lsv_quant.online.int4:make_32", online=True, calibrate=_FITTED)
-    yield QuantizerOffer("sym_int4_g64", "lsv_quant.online.int4:make_64", online=True, calibrate=_FITTED)
-    yield QuantizerOffer("sym_int4_g128", "lsv_quant.online.int4:make_128", online=True, calibrate=_FITTED)
-    yield QuantizerOffer("asym_int4", "lsv_quant.online.online_coded:make_asym_int4_64", online=True, note=WEIGHTS_ONLY)
-    yield QuantizerOffer(
-        "asym_int4_g32", "lsv_quant.online.online_coded:make_asym_int4_32", online=True, note=WEIGHTS_ONLY
-    )
-    yield QuantizerOffer(
-        "asym_int4_g128", "lsv_quant.online.online_coded:make_asym_int4_128", online=True, note=WEIGHTS_ONLY
-    )
-    yield QuantizerOffer(
-        "int8_weight_only", "lsv_quant.online.online_coded:make_int8_weight_only", online=True, note=WEIGHTS_ONLY
-    )
-    yield QuantizerOffer(
-        "experts_int8",
-        "lsv_quant.online.online_coded:make_experts_int8",
-        online=True,
-        experts=True,
-        note=f"of experts alone; {WEIGHTS_ONLY}",
-    )
-    yield QuantizerOffer("mxfp4", "lsv_quant.checkpoints.mxfp4:make", _method("mxfp4"), online=True, note=WEIGHTS_ONLY)
-    yield QuantizerOffer("nf4", "lsv_quant.online.online_coded:make_nf4", online=True, note=WEIGHTS_ONLY)
-    yield QuantizerOffer(
-        "bitsandbytes",
-        "lsv_quant.checkpoints.bitsandbytes:make",
-        _method("bitsandbytes"),
-        online=True,
-        note=WEIGHTS_ONLY,
-    )
     yield QuantizerOffer("gguf", "lsv_quant.gguf.quantizer:make", _method("gguf"), note=WEIGHTS_ONLY)
-    yield QuantizerOffer("fp8", "lsv_quant.fp8:make", _method("fp8"), online=True, note=FLOAT8)
-    yield QuantizerOffer("fp8_tensor", "lsv_quant.fp8:make_tensor", online=True, note=FLOAT8)
     yield QuantizerOffer(
         "compressed-tensors",
         "lsv_quant.checkpoints.compressed_tensors:make",

@@ -61,7 +61,7 @@ def test_a_format_goes_by_several_names(tmp_path: Path, method: str, name: str, 
     ],
 )
 def test_formats_that_nothing_reads_are_refused_with_those_that_are_read(tmp_path: Path, method: str) -> None:
-    with pytest.raises(ConfigError, match=f"there is no quantiser '{method}'.*known: awq, gptq, auto-round, int8"):
+    with pytest.raises(ConfigError, match=f"there is no quantiser '{method}'.*known: awq, gptq, auto-round, gguf"):
         configure(tmp_path, method, None)
     with pytest.raises(ConfigError) as caught:
         configure(tmp_path, None, {"quant_method": method})

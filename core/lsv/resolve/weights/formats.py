@@ -26,8 +26,8 @@ def choose_quantizer(
                 f"that has, or a format that quantises at start: {_online(catalog)}",
                 param="quantization",
             )
-        if offer.note:
-            choices.note("quantization", offer.name, f"asked for; {offer.note}")
+        if offer.note or offer.costs:
+            choices.note("quantization", offer.name, "; ".join(filter(None, ("asked for", offer.note, _cost(offer)))))
         return offer.name
     if declared is None:
         return None
@@ -51,6 +51,16 @@ def choose_quantizer(
     why = "; ".join(filter(None, ("recognised from quantization_config", alias, knowing[0].note)))
     choices.note("quantization", knowing[0].name, why)
     return knowing[0].name
+
+
+def _cost(offer: QuantizerOffer) -> str:
+    if not offer.costs:
+        return ""
+    lower = ", and --quantization-calibration lowers it" if offer.calibrate else ""
+    return (
+        f"it raises the perplexity of a small model by some {offer.costs} %, that of larger ones by less: lsv eval "
+        f"measures yours{lower}"
+    )
 
 
 def _read(catalog: Catalog) -> str:

@@ -58,8 +58,8 @@ def scheme_of(linear: Linear) -> Scheme:
     if isinstance(linear, OnlineCoded) and linear.codebook.table == BYTES and not linear.codebook.group:
         return Scheme(8)
     raise ConfigError(
-        f"{linear.format} weights can't be written as compressed-tensors: choose sym_int4, sym_int4_g32, "
-        "sym_int4_g128 or int8_weight_only",
+        f"{linear.format} weights can't be written as compressed-tensors: choose sym_int4, one of its forms "
+        "(sym_int4_g32, _g64, _g128) or int8_weight_only",
         param="quantization",
     )
 
