@@ -92,6 +92,20 @@ def exact_product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.stack(tuple(products)).sum(dim=0, dtype=torch.int32)
 
 
+def add_groups(
+    x: torch.Tensor, row_scales: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor | None = None
+) -> torch.Tensor:
+    """int8 x [..., groups, G] and weight [N, groups, G] -> float32 [..., N]: groups' exact products, summed in order.
+
+    Each is scaled before, by row_scales float32 [..., groups] and, if given, scales [N, groups].
+    """
+    y = x.new_zeros((*x.shape[:-2], len(weight)), dtype=torch.float32)
+    for number in range(weight.shape[1]):
+        sums = exact_product(x[..., number, :], weight[:, number]).float() * row_scales[..., number, None]
+        y += sums if scales is None else sums * scales[:, number]
+    return y
+
+
 class RoundInt8(Bindable):
     """weight [N, K] -> codes int8 [N, K] and scales float32 [N], written into the given tensors."""
 

@@ -18,7 +18,7 @@ from lsv.offers import OpSpec
 from lsv.weights.quantizer import LinearLayer, PerLayer, Quantizer
 from lsv_quant.online.online import Online, OnlineLinear
 from lsv_quant.online.online_coded import make_head
-from lsv_quant.rounding import RoundInt4, exact_product, from_nibbles, in_groups, to_int8
+from lsv_quant.rounding import RoundInt4, add_groups, from_nibbles, in_groups, to_int8
 
 GROUPS = (32, 64, 128)
 """Inputs that may share a scale: kernels are made for these."""
@@ -63,11 +63,7 @@ class Int4Linear(OnlineLinear):
     def reference(self, x: torch.Tensor) -> torch.Tensor:
         codes, row_scales = to_int8(in_groups(x, self.group))
         weight = in_groups(from_nibbles(self.nibbles, self.layer.inputs), self.group)
-        y = x.new_zeros((*x.shape[:-1], self.layer.width), dtype=torch.float32)
-        for number in range(weight.shape[1]):
-            sums = exact_product(codes[..., number, :], weight[:, number]).float()
-            y += sums * row_scales[..., number, None] * self.scales[:, number]
-        return self.finish(y, x.dtype)
+        return self.finish(add_groups(codes, row_scales, weight, self.scales), x.dtype)
 
 
 def choose_group(layer: LinearLayer) -> int:

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import msgspec
 import torch
 from torch import nn
 
+from lsv.offers import OpSpec
 from lsv.weights.quantizer import LinearLayer
 from lsv_quant.online.online import Online, OnlineLinear
-from lsv_quant.rounding import RoundInt8, exact_product, to_int8
+from lsv_quant.rounding import RoundInt8, add_groups, exact_product, in_groups, to_int8
 
 
 class Int8Linear(OnlineLinear):
-    """codes int8 [outputs, inputs], scales float32 [outputs]."""
+    """codes int8 [outputs, inputs], scales float32 [outputs].
+
+    ``group`` inputs of a row share a scale, 0 for all of them. Weights have one scale per output either way.
+    """
 
     op: ClassVar[str] = "linear.int8"
     format: ClassVar[str] = "int8"
@@ -22,9 +27,14 @@ class Int8Linear(OnlineLinear):
     codes: torch.Tensor
     scales: torch.Tensor
 
-    def __init__(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> None:
+    def __init__(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter], group: int = 0) -> None:
         super().__init__(layer, tensors)
+        self.group = group if group < layer.inputs else 0
         self.round = RoundInt8(layer.dtype)
+
+    def spec(self) -> OpSpec:
+        spec = super().spec()
+        return msgspec.structs.replace(spec, shape={**spec.shape, "group": self.group}) if self.group else spec
 
     def filled(self) -> None:
         weight = self.release("weight")
@@ -41,9 +51,12 @@ class Int8Linear(OnlineLinear):
         return self.codes[rows].float() * self.scales[rows][:, None]
 
     def reference(self, x: torch.Tensor) -> torch.Tensor:
-        codes, row_scales = to_int8(x)
-        y = exact_product(codes, self.codes).float() * row_scales[..., None] * self.scales
-        return self.finish(y, x.dtype)
+        if self.group:
+            y = add_groups(*to_int8(in_groups(x, self.group)), in_groups(self.codes, self.group))
+        else:
+            codes, row_scales = to_int8(x)
+            y = exact_product(codes, self.codes).float() * row_scales[..., None]
+        return self.finish(y * self.scales, x.dtype)
 
 
 def make(quantization_config: Mapping[str, Any]) -> Online:
