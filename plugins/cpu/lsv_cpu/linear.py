@@ -114,7 +114,7 @@ class PanelLinear(GatedKernel):
         panels = library.lsv_panels(ctypes.byref(record))
         size = panels * library.lsv_panel_bytes(ctypes.byref(record))
         if record.format in (FORMATS["int8"], FORMATS["int4"]):
-            size += panels * _PANEL * 4 * (self._groups(record) + 1)
+            size += panels * _PANEL * 4 * (library.lsv_scales_of_output(ctypes.byref(record)) + 1)
         kept = (getattr(module, name, None) for name in ("bias", "order"))
         return int(size) + sum(tensor.nbytes for tensor in kept if tensor is not None)
 
@@ -130,10 +130,6 @@ class PanelLinear(GatedKernel):
             record.bits, record.offset = codebook.bits, codebook.offsets
         return record
 
-    def _groups(self, record: LinearRecord) -> int:
-        """Scales of an output."""
-        return self._library.lsv_inputs_padded(ctypes.byref(record)) // record.group if record.group else 1
-
     def pack(self) -> None:
         library = self._library
         stored, record = TAKE[self._module.format](self._module), self._shape()
@@ -144,7 +140,8 @@ class PanelLinear(GatedKernel):
         packed = self._keep("packed", panels * library.lsv_panel_bytes(ctypes.byref(record)))
         record.panels = packed.data_ptr()
         if stored.scales is not None and stored.values is None:
-            record.scales = self._keep("scales_packed", panels * self._groups(record) * _PANEL * 4).data_ptr()
+            scales_of_output = library.lsv_scales_of_output(ctypes.byref(record))
+            record.scales = self._keep("scales_packed", panels * scales_of_output * _PANEL * 4).data_ptr()
             record.sums = self._keep("sums_packed", panels * _PANEL * 4).data_ptr()
         bias = getattr(self._module, "bias", None)
         record.bias = None if bias is None else bias.data_ptr()

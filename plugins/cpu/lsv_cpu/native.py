@@ -75,6 +75,7 @@ SIGNATURES: Mapping[str, tuple[type | None, list[type]]] = {
     "lsv_panels": (_INT64, [_POINTER]),
     "lsv_panel_bytes": (_INT64, [_POINTER]),
     "lsv_inputs_padded": (_INT64, [_POINTER]),
+    "lsv_scales_of_output": (_INT64, [_POINTER]),
     "lsv_pack": (None, [_POINTER, _POINTER, _POINTER]),
     "lsv_look_up": (None, [_POINTER, _POINTER, _INT64, _POINTER]),
     "lsv_layer": (_INT, [*[_POINTER] * 5, _INT64, _POINTER, _POINTER]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,10 +25,12 @@ from lsv_cpu import native, plugin
 from lsv_cpu.machine import Machine
 from lsv_quant import fp8
 from lsv_quant.online import int4, int8, online_coded
+from lsv_quant.online.online import Online
 
 QUANTIZERS = {
     "plain": lambda config: Unquantised(),
     "int8": int8.make,
+    "int8_g64": lambda config: Online("int8", partial(int8.Int8Linear, group=64)),
     "int4_g32": int4.make_32,
     "int4": int4.make_64,
     "fp8": fp8.make,
@@ -72,7 +75,7 @@ class Uneven(PerLayer):
 
     def choose(self, layer: LinearLayer) -> Quantizer:
         first = "experts.0." in ", ".join(layer.part_names)
-        quantizer: Quantizer = QUANTIZERS["int8" if first else "nf4"]({})
+        quantizer: Quantizer = QUANTIZERS["int8_g64" if first else "nf4"]({})
         return quantizer
 
 
@@ -149,7 +152,7 @@ def test_every_format(name: str, dtype: torch.dtype, device: Device) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("name", ["plain", "int8", "int4", "fp8"])
+@pytest.mark.parametrize("name", ["plain", "int8", "int8_g64", "int4", "fp8"])
 def test_every_instruction_set(name: str, isa: str, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     if native.load(isa) is None:
         pytest.skip("no compiler")
@@ -259,7 +262,7 @@ def test_what_is_not_a_number_stays_so_and_harms_nobody_else(device: Device) -> 
     assert found[4].isnan().all()
 
 
-@pytest.mark.parametrize("name", ["plain", "int8"])
+@pytest.mark.parametrize("name", ["plain", "int8_g64"])
 def test_shares_of_two_ranks_sum_up(name: str, device: Device) -> None:
     whole = place(quantizer=QUANTIZERS[name]({}))
     reference = make(whole, 6, 2, True)

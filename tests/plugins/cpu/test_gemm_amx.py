@@ -15,7 +15,7 @@ from lsv_cpu.machine import Machine
 
 EMULATED, VECTOR = "amx_emulated", "avx512_bf16"
 PLAIN, INT8, INT4 = 0, 1, 2
-WHOLE = [(INT8, 0), (INT4, 32), (INT4, 64), (INT4, 128)]
+WHOLE = [(INT8, 0), (INT8, 128), (INT4, 32), (INT4, 64), (INT4, 128)]
 FORMATS = [(PLAIN, 0), *WHOLE]
 ROWS = [8, 15, 16, 17, 31, 32, 33, 70]
 BF16 = torch.bfloat16
@@ -52,7 +52,7 @@ class Layer:
         else:
             low, high = (-128, 128) if format == INT8 else (-8, 8)
             self.weights = torch.randint(low, high, (outputs, inputs), generator=draw, dtype=torch.int8)
-        self.scales = torch.rand(outputs, -(-inputs // group) if group else 1, generator=draw) / 100 + 0.001
+        self.scales = torch.rand(outputs, -(-inputs // group) if format == INT4 else 1, generator=draw) / 100 + 0.001
         self.bias = torch.randn(outputs, generator=draw).to(dtype)
 
     def stored(self) -> torch.Tensor:
@@ -68,7 +68,7 @@ class Packed:
         self.library, self.layer, self.width = library, layer, outputs // 2 if gate else outputs
         self.record = LinearRecord(native.DTYPES[layer.dtype], layer.format, gate, layer.group, outputs, inputs)
         at = ctypes.byref(self.record)
-        panels, groups = library.lsv_panels(at), library.lsv_inputs_padded(at) // (layer.group or 1 << 30) or 1
+        panels, groups = library.lsv_panels(at), library.lsv_scales_of_output(at)
         self.panels = torch.empty(panels * library.lsv_panel_bytes(at), dtype=torch.uint8)
         self.scales = torch.full((panels * groups * 32,), torch.nan)
         self.sums = torch.empty(panels * 32, dtype=torch.int32)

@@ -18,8 +18,9 @@ from lsv_cpu.machine import Machine
 Floats = NDArray[np.float32]
 ISAS = [isa for isa in Machine().instruction_sets() if not isa.startswith("amx")]
 INT8, INT4 = 1, 2
-FORMATS = [(INT8, 0), (INT4, 32), (INT4, 64), (INT4, 128)]
+FORMATS = [(INT8, 0), (INT8, 64), (INT8, 128), (INT4, 32), (INT4, 64), (INT4, 128)]
 SIZES = [(32, 64), (96, 256), (70, 200), (33, 96)]  # outputs, inputs
+ROWS = (1, 2, 5, 7, 13, 16, 33, 40)
 
 
 def close_over(isa: str) -> ctypes.CDLL:
@@ -36,7 +37,7 @@ def library(request: pytest.FixtureRequest) -> ctypes.CDLL:
 
 @dataclass
 class Layer:
-    """Quantised weights [outputs, inputs] as whole numbers, their scales [outputs, groups], and a bias or none."""
+    """Quantised weights [outputs, inputs] as whole numbers, their scales [outputs, groups or 1], and a bias or none."""
 
     format: int
     group: int
@@ -48,7 +49,7 @@ class Layer:
     def random(cls, format: int, group: int, outputs: int, inputs: int, *, bias: bool = True) -> Layer:
         rng = np.random.default_rng(outputs * inputs)
         low, high = (-128, 128) if format == INT8 else (-8, 8)
-        groups = -(-inputs // group) if group else 1
+        groups = -(-inputs // group) if format == INT4 else 1
         return cls(
             format,
             group,
@@ -72,8 +73,9 @@ class Layer:
         for number, at in enumerate(range(0, inputs, size)):
             codes, scale = quantised(x[:, at : at + size].float().numpy())
             sums = (codes @ self.weights[:, at : at + size].T).astype(np.float32)
-            total += sums * scale[:, None] * self.scales[:, number]
-        return total
+            scaled = sums * scale[:, None]
+            total += scaled * self.scales[:, number] if self.format == INT4 else scaled
+        return total if self.format == INT4 else total * self.scales[:, 0]
 
 
 def quantised(x: Floats) -> tuple[NDArray[np.int64], Floats]:
@@ -93,9 +95,9 @@ class Packed:
         self.bias = None if layer.bias is None else layer.bias.to(dtype)
         self.record = LinearRecord(native.DTYPES[dtype], layer.format, gate, layer.group, outputs, inputs)
         at = ctypes.byref(self.record)
-        panels, padded = library.lsv_panels(at), library.lsv_inputs_padded(at)
+        panels = library.lsv_panels(at)
         self.panels = np.full(panels * library.lsv_panel_bytes(at) + 64, 0x55, np.uint8)
-        self.scales = np.full(panels * 32 * (padded // layer.group if layer.group else 1), np.nan, np.float32)
+        self.scales = np.full(panels * 32 * library.lsv_scales_of_output(at), np.nan, np.float32)
         self.sums = np.full(panels * 32, 12345, np.int32)
         self.record.panels = self.panels.ctypes.data
         self.record.scales, self.record.sums = self.scales.ctypes.data, self.sums.ctypes.data
@@ -121,11 +123,11 @@ def test_product(library: ctypes.CDLL, format: int, group: int, size: tuple[int,
     layer = Layer.random(format, group, *size)
     packed = Packed(library, layer, torch.float32)
     assert layer.bias is not None
-    for count in (1, 2, 5, 13, 40):
+    for count in ROWS:
         x = rows_of(count, size[1])
         wanted = layer.exact(x) + layer.bias.numpy()
         found = packed(x).numpy()
-        if format == INT8:
+        if not group:
             np.testing.assert_array_equal(found, wanted)
         else:  # whether product and sum are rounded separately is the instruction set's
             np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)

@@ -24,6 +24,7 @@ from lsv.worker.load.loaded import fill, open_source
 from lsv_cpu import plugin
 from lsv_cpu.attention import CpuAttention
 from lsv_quant.online import int8, online_coded
+from lsv_quant.online.online import Online
 from lsv_quant.online.online_coded import OnlineCoded
 
 
@@ -47,7 +48,7 @@ class Mixed:
         self._formats: Mapping[str, Quantizer] = {
             "q_proj": online_coded.make_asym_int4_32({}),
             "gate_proj": online_coded.make_int8_weight_only({}),
-            "down_proj": int8.make({}),
+            "down_proj": Online("int8", partial(int8.Int8Linear, group=64)),
         }
 
     def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:

@@ -25,8 +25,12 @@ int64_t output_in(const Linear& linear, int64_t panel, int lane) {
 int64_t inputs_padded(const Linear& linear) {
   if (linear.format == kCoded) return coded::inputs_padded(linear);
   int64_t tile = linear.format != kPlain ? 64 : linear.dtype == kFloat32 ? 16 : 32;
-  if (linear.group > tile) tile = linear.group;
+  if (linear.format == kInt4 && linear.group > tile) tile = linear.group;
   return (linear.inputs + tile - 1) / tile * tile;
+}
+
+int64_t scales_of_output(const Linear& linear) {
+  return linear.format == kInt4 ? inputs_padded(linear) / linear.group : 1;
 }
 
 int64_t panel_bytes(const Linear& linear) {
@@ -49,8 +53,7 @@ Linear part_of(const Linear& linear, Range panels) {
   part.outputs = linear.gate ? 2 * (end - begin) : end - begin;
   part.panels = (char*)linear.panels + panels.begin * panel_bytes(linear);
   if (linear.scales) {
-    const int64_t groups = linear.group ? inputs_padded(linear) / linear.group : 1;
-    part.scales = linear.scales + panels.begin * groups * kPanel;
+    part.scales = linear.scales + panels.begin * scales_of_output(linear) * kPanel;
     part.sums = linear.sums + panels.begin * kPanel;
   }
   if (linear.bias) part.bias = (const char*)linear.bias + begin * (linear.dtype == kFloat32 ? 4 : 2);
@@ -106,6 +109,7 @@ extern "C" {
 int64_t lsv_panels(const Linear* linear) { return panels_of(*linear); }
 int64_t lsv_panel_bytes(const Linear* linear) { return panel_bytes(*linear); }
 int64_t lsv_inputs_padded(const Linear* linear) { return inputs_padded(*linear); }
+int64_t lsv_scales_of_output(const Linear* linear) { return scales_of_output(*linear); }
 void lsv_operand_sizes(const Linear* linear, OperandSizes* sizes) { *sizes = operand_sizes(*linear); }
 
 void lsv_pack(const Linear* linear, const void* weights, const float* scales) {

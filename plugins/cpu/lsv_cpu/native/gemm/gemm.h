@@ -18,7 +18,7 @@ enum Dtype { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };
 
 enum Format {
   kPlain = 0,  // weights in the layer's dtype
-  kInt8 = 1,   // int8 weights with a scale per output; rows are quantised to int8 with a scale per row
+  kInt8 = 1,   // int8 weights with a scale per output; rows are quantised to int8 with a scale per row (and group)
   kInt4 = 2,   // int4 weights with a scale per output and group of inputs; rows to int8 with a scale per row and group
   kCoded = 3,  // codes into a table, with a scale and perhaps an offset per output and group: see gemm/coded.h
 };
@@ -34,10 +34,10 @@ struct Linear {
   int32_t dtype;   // Dtype of rows, bias, output and plain weights
   int32_t format;  // Format
   int32_t gate;    // Gate
-  int32_t group;   // inputs of a group: int4 32, 64 or 128; codes any number, or 0 for all of them; else 0
+  int32_t group;   // inputs of a group: int4 32, 64 or 128; int8 a multiple of 64, codes any, or 0 for all
   int64_t outputs, inputs;
   void* panels;
-  float* scales;   // int8: [panels][32]; int4: [panels][groups][32]; else null
+  float* scales;   // int8: [panels][32], whatever the group; int4: [panels][groups][32]; else null
   int32_t* sums;   // int8: sum of each output's weights [panels][32]; else null
   const void* bias;  // [outputs] as in the checkpoint (not interleaved), or null
   const void* table;     // codes: their values in bfloat16
@@ -65,6 +65,9 @@ struct Rows {
 int64_t panels_of(const Linear& linear);       // with a gate each half is padded to 16s
 int64_t panel_bytes(const Linear& linear);     // of one panel's weights
 int64_t inputs_padded(const Linear& linear);   // to whole tiles (int4: also to whole groups; codes: to whole spans)
+
+// Scales that each output's weights have in `scales`. Groups of int8 are of the rows alone.
+int64_t scales_of_output(const Linear& linear);
 
 // The output in lane `lane` of a panel; -1 where the panel is padded.
 int64_t output_in(const Linear& linear, int64_t panel, int lane);

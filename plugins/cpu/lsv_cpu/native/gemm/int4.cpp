@@ -1,9 +1,7 @@
 // Rows times a panel of int4 weights: exact within a group of inputs, the groups added up in order in float.
 #include <utility>
 
-#include "dot.h"
-#include "gemm/integer.h"
-#include "gemm/products.h"
+#include "gemm/group_sums.h"
 
 namespace lsv {
 namespace integer {
@@ -14,16 +12,8 @@ constexpr int kScalesAhead = 512;  // floats between the scales in use and those
 
 // The sums of kRows rows, both those of a group in whole numbers and those of all groups in float: that leaves room
 // in registers for half as many rows as with int8, and nothing is loaded or stored between groups.
-template <int kRows> class Sums {
+template <int kRows> class Sums : public GroupSums<kRows, add_int4> {
  public:
-  // A group begins with -8 times the sum of the row's codes: nibbles are values + 8.
-  void begin_group(const int32_t* starts) {
-#pragma GCC unroll 8
-    for (int row = 0; row < kRows; ++row)
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) group_[row][v] = Ints{} + starts[row];
-  }
-
   // The nibbles of a block of 64 inputs: low ones are inputs 0-31, high ones 32-63.
   template <bool kLow, bool kHigh> void add(const char* lines, const int8_t* codes, Ahead& ahead) {
 #pragma GCC unroll 4
@@ -40,12 +30,12 @@ template <int kRows> class Sums {
         if (kLow) {
 #pragma GCC unroll 4
           for (int v = 0; v < kTogether; ++v) nibbles[v] = low_nibbles(both[v]);
-          add_line(nibbles, low, first);
+          this->add_line(nibbles, low, first);
         }
         if (kHigh) {
 #pragma GCC unroll 4
           for (int v = 0; v < kTogether; ++v) nibbles[v] = high_nibbles(both[v]);
-          add_line(nibbles, high, first);
+          this->add_line(nibbles, high, first);
         }
       }
   }
@@ -56,7 +46,7 @@ template <int kRows> class Sums {
       Floats scale = load(scales + v * kLanes);
 #pragma GCC unroll 8
       for (int row = 0; row < kRows; ++row) {
-        Floats sums = __builtin_convertvector(group_[row][v], Floats) * row_scales[row];
+        Floats sums = this->found(row, v) * row_scales[row];
         total_[row][v] = multiply_add(sums, scale, total_[row][v]);
       }
     }
@@ -72,16 +62,6 @@ template <int kRows> class Sums {
  private:
   static constexpr int kTogether = vectors_together(kRows);
 
-  void add_line(const Bytes* nibbles, const int8_t* codes, int first) {
-#pragma GCC unroll 8
-    for (int row = 0; row < kRows; ++row) {
-      Bytes quad = broadcast_quad(codes + row * 4);
-#pragma GCC unroll 4
-      for (int v = 0; v < kTogether; ++v) group_[row][first + v] = add_int4(group_[row][first + v], nibbles[v], quad);
-    }
-  }
-
-  Ints group_[kRows][kVectors];
   Floats total_[kRows][kVectors] = {};
 };
 

@@ -59,7 +59,7 @@ class PaddedRow {
 };
 
 void pack_scales(const Linear& linear, int64_t panel, const float* scales) {
-  int64_t groups = groups_of(linear), real = linear.group ? (linear.inputs + linear.group - 1) / linear.group : 1;
+  int64_t groups = scales_of_output(linear), real = groups > 1 ? (linear.inputs + linear.group - 1) / linear.group : 1;
   float* to = linear.scales + panel * groups * kPanel;
   for (int lane = 0; lane < kPanel; ++lane) {
     int64_t output = output_in(linear, panel, lane);
@@ -72,22 +72,24 @@ void pack_scales(const Linear& linear, int64_t panel, const float* scales) {
 template <class T> class BlockWriter {
  public:
   BlockWriter(const Linear& linear, const Operand& operand, int64_t block)
-      : group_(linear.group), inputs_(linear.inputs), rows_(operand.blocks.rows_of(block)),
+      : group_(linear.group), lift_(linear.format == kInt4 ? kNibbleLift : kByteLift), inputs_(linear.inputs),
+        rows_(operand.blocks.rows_of(block)),
         codes_(operand.codes + operand.blocks.first(block) * operand.inputs),
         scales_(operand.scales + operand.blocks.first(block) * operand.groups),
         starts_(operand.starts + operand.blocks.first(block) * operand.groups) {}
 
-  // Columns of all rows: whole groups, or with int8 any blocks of inputs.
+  // Columns of all rows: whole groups, or without any blocks of inputs.
   void write(Rows x, Range columns) {
     if (!group_) {
       scale_rows(x, {0, inputs_}, scales_);
       return write_codes(x, columns, kRowFlip);
     }
     for (int64_t at = columns.begin; at < columns.end; at += group_) {
-      int64_t place = at / group_ * rows_;
-      scale_rows(x, {at, at + group_}, scales_ + place);
-      write_codes(x, {at, at + group_}, 0);
-      write_starts({at, at + group_}, starts_ + place);
+      const Range group = {at, std::min(at + group_, columns.end)};
+      const int64_t place = at / group_ * rows_;
+      scale_rows(x, group, scales_ + place);
+      write_codes(x, group, 0);
+      write_starts(group, starts_ + place);
     }
   }
 
@@ -122,16 +124,17 @@ template <class T> class BlockWriter {
     }
   }
 
-  // -8 times the sum of each row's codes: rows are the lanes. The last vector reads past the codes, into the scales.
+  // What takes back the lift of the weights, by each row's codes: rows are the lanes. The last vector reads past the
+  // codes, into the scales.
   void write_starts(Range columns, int32_t* starts) {
     Ints sums = {};
     for (int64_t at = columns.begin; at < columns.end; at += 4)
       sums = add_int4(sums, Bytes{} + 1, load_as<Bytes>(codes_ + at * rows_));
-    sums *= -8;
+    sums *= -lift_;
     std::memcpy(starts, &sums, rows_ * sizeof(int32_t));
   }
 
-  const int group_;
+  const int group_, lift_;
   const int64_t inputs_;
   const int rows_;
   int8_t* codes_;
@@ -155,6 +158,10 @@ __attribute__((noinline)) void store_tile(const Epilogue<T>& epilogue, int64_t r
 // ahead; else its part of the next panel, since this one is in the cache after the first block.
 Ahead look_ahead(const char* panel, int64_t bytes, int64_t block, int64_t blocks) {
   return {blocks == 1 ? panel + kStreamAhead : panel + bytes + bytes * block / blocks, kLine / blocks};
+}
+
+Kernel kernel_for(const Linear& linear, int rows) {
+  return linear.format == kInt4 ? int4_kernel(rows, linear.group) : int8_kernel(rows, linear.group != 0);
 }
 
 }  // namespace
@@ -181,8 +188,8 @@ int64_t operand_bytes(const Linear& linear, int64_t rows, int members) {
   return Operand(linear, rows, nullptr).bytes(members);
 }
 
-// Members take blocks of rows; where there are fewer blocks than members, each takes some columns of all rows. An int8
-// row's scale they then find and write all of them, the same.
+// Members take blocks of rows; where there are fewer blocks than members, each takes some columns of all rows. A scale
+// of whole rows they then find and write all of them, the same.
 void make_operand(Member& me, const Linear& linear, const Norm* norm, Rows x, int64_t rows, void* data) {
   Operand operand(linear, rows, data);
   bool by_columns = operand.blocks.count < me.size;
@@ -209,7 +216,7 @@ void multiply(Member& me, const Linear& linear, const void* data, int64_t rows, 
   const Operand operand(linear, rows, (void*)data);
   const Blocks& blocks = operand.blocks;
   Range mine = me.share(panels_of(linear));
-  int64_t bytes = panel_bytes(linear), groups = operand.groups;
+  int64_t bytes = panel_bytes(linear), groups = operand.groups, scales = scales_of_output(linear) * kPanel;
   int64_t cached = std::max<int64_t>(1, kRowsCached / (operand.inputs * most_rows(linear)));  // blocks
   with_type(linear.dtype, [&](auto type) {
     Epilogue<decltype(type)> epilogue(linear, out, residual);
@@ -221,12 +228,11 @@ void multiply(Member& me, const Linear& linear, const void* data, int64_t rows, 
           int64_t first = blocks.first(block);
           int count = blocks.rows_of(block);
           const char* weights = (char*)linear.panels + panel * bytes;
-          Product product = {weights, linear.scales + panel * groups * kPanel, linear.sums + panel * kPanel,
+          Product product = {weights, linear.scales + panel * scales, linear.sums + panel * kPanel,
                              operand.codes + first * operand.inputs, operand.scales + first * groups,
-                             operand.starts + first * groups, operand.inputs,
+                             operand.starts + first * groups, operand.inputs, linear.group,
                              look_ahead(weights, bytes, block - begin, end - begin)};
-          Kernel kernel = linear.group ? int4_kernel(count, linear.group) : int8_kernel(count);
-          kernel(product, tile);
+          kernel_for(linear, count)(product, tile);
           store_tile(epilogue, first, count, panel, tile);
         }
     }

@@ -21,9 +21,12 @@ constexpr int kVectorsOfLine = 16 / kLanes;
 constexpr int kBlockInputs = 64;  // of a tile
 constexpr int kLine = 64;         // bytes of a line of the cache
 
-inline int64_t groups_of(const Linear& linear) { return linear.group ? inputs_padded(linear) / linear.group : 1; }
+// Scales that each row has. The last group of int8 may be short of inputs, down to one tile.
+inline int64_t groups_of(const Linear& linear) {
+  return linear.group ? (inputs_padded(linear) + linear.group - 1) / linear.group : 1;
+}
 
-inline int most_rows(const Linear& linear) { return linear.group ? kMostRowsInt4 : kMostRowsInt8; }
+inline int most_rows(const Linear& linear) { return linear.format == kInt4 ? kMostRowsInt4 : kMostRowsInt8; }
 
 // Vectors of a panel that are multiplied side by side. With many rows both tiles are: what is loaded of a row serves
 // both. With few, which wait for the memory, one comes after the other as they lie: processors fetch one stream ahead
@@ -41,7 +44,7 @@ struct Blocks {
 };
 
 // Quantised rows. The rows of a block lie interleaved, for each of them in turn four inputs' codes; so do its scales
-// for each group, and for int4 the sums that take back the 8 in nibbles.
+// for each group, and where there are groups the sums that take back what has been added to weights.
 struct Operand {
   Operand(const Linear& linear, int64_t rows, void* data)
       : blocks(rows, most_rows(linear)), groups(groups_of(linear)), inputs(inputs_padded(linear)), codes((int8_t*)data),
@@ -78,12 +81,12 @@ struct Product {
   const int8_t* codes;   // of the block
   const float* row_scales;
   const int32_t* starts;
-  int64_t inputs;
+  int64_t inputs, group;
   Ahead ahead;
 };
 
 using Kernel = void (*)(const Product&, float* result);  // result: [rows][kPanel]
-Kernel int8_kernel(int rows);                             // for 1 to kMostRowsInt8 rows
+Kernel int8_kernel(int rows, bool grouped);               // for 1 to kMostRowsInt8 rows
 Kernel int4_kernel(int rows, int group);
 
 }  // namespace integer

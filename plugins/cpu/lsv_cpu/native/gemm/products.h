@@ -15,12 +15,19 @@ inline constexpr int line_offset(int v, int tile_bytes) {
 
 inline Bytes broadcast_quad(const int8_t* four) { return (Bytes)(Ints{} + load_as<int32_t>(four)); }
 
+constexpr int kNibbleLift = 8;  // nibbles are weights + 8
+
 inline Bytes low_nibbles(Bytes packed) { return packed & 15; }
 inline Bytes high_nibbles(Bytes packed) { return (Bytes)((Words)packed >> 4) & 15; }
 
 #if defined(__AVX512VNNI__)
 
-constexpr uint8_t kRowFlip = 0x80;  // rows meet int8 weights as code + 128, since one factor must be unsigned
+// One factor must be unsigned. Rows meet int8 weights as code + 128, which the weights' sums take back. Weights have no
+// sums of groups: there the weights are lifted by 128, which the sums of the rows' codes take back.
+constexpr uint8_t kRowFlip = 0x80;
+constexpr int kByteLift = 128;
+
+inline Bytes lifted(Bytes weights) { return weights ^ -128; }
 
 inline Ints add_int8(Ints sums, Bytes weights, Bytes row) {
   return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)row, (__m512i)weights);
@@ -28,10 +35,14 @@ inline Ints add_int8(Ints sums, Bytes weights, Bytes row) {
 inline Ints add_int4(Ints sums, Bytes nibbles, Bytes row) {
   return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)nibbles, (__m512i)row);
 }
+inline Ints add_lifted(Ints sums, Bytes weights, Bytes row) { return add_int4(sums, weights, row); }
 
 #else
 
 constexpr uint8_t kRowFlip = 0;
+constexpr int kByteLift = 0;
+
+inline Bytes lifted(Bytes weights) { return weights; }
 
 // Sums of two products in 16 bits: the unsigned factor is a weight's magnitude (<= 128) or a nibble, the other at most
 // 127 in magnitude, so that nothing saturates.
@@ -63,6 +74,7 @@ inline Ints add_int8(Ints sums, Bytes weights, Bytes row) {
 }
 inline Ints add_int4(Ints sums, Bytes nibbles, Bytes row) { return add_int8(sums, nibbles, row); }
 #endif
+inline Ints add_lifted(Ints sums, Bytes weights, Bytes row) { return add_int8(sums, weights, row); }
 
 #endif
 
