@@ -98,14 +98,16 @@ def layers() -> Iterator[tuple[str, Any]]:
 
 def integer_layers() -> Iterator[tuple[str, Any]]:
     from lsv_quant.online import int4, int8
+    from lsv_quant.online.online import Online
 
     layer = LinearLayer("q", "column", 4096, (4096,), False, torch.bfloat16)
-    for name, make in (("int8", int8.make), ("int4", int4.make_64)):
+    whole_rows = Online("int8", int8.Int8Linear)
+    for name, online in (("int8", int8.make({})), ("int8, whole rows", whole_rows), ("int4", int4.make_64({}))):
         weight = torch.nn.Parameter(torch.empty(4096, 4096, dtype=torch.bfloat16, device="meta"), requires_grad=False)
-        linear: Any = make({}).build(layer, {"weight": weight})
-        groups = () if name == "int8" else (64,)
+        linear: Any = online.build(layer, {"weight": weight})
+        groups = (64,) if name == "int4" else ()
         linear.keep("scales", torch.empty((4096, *groups), device="meta"))
-        if name == "int8":
+        if linear.format == "int8":
             linear.keep("codes", torch.empty(4096, 4096, dtype=torch.int8, device="meta"))
         else:
             linear.keep("nibbles", torch.empty(4096, 2048, dtype=torch.uint8, device="meta"))

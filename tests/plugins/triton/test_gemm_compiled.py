@@ -74,6 +74,7 @@ def test_every_layer_on_every_generation(arch: str, kind: str) -> None:
         "table",
         "ordered",
         "int8",
+        "int8, whole rows",
         "int4",
         "fp8 both",
         "fp8 both, groups",

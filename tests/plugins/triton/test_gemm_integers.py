@@ -14,12 +14,14 @@ from lsv.ops import bind
 from lsv.testing.tensors import fill_module, place
 from lsv.weights.checkpoint import DummySource
 from lsv_quant.online import int4, int8
+from lsv_quant.online.online import Online
 from lsv_triton import plugin
 from lsv_triton.gemm.rounding import round_rows, round_rows_reference
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # numpy warns of what is not finite
 INT4 = {"int4_g32": int4.make_32, "int4": int4.make_64, "int4_g128": int4.make_128}
-QUANTIZERS = {"int8": int8.make, **INT4}
+QUANTIZERS = {"int8": int8.make, "int8 of whole rows": lambda _: Online("int8", int8.Int8Linear), **INT4}
+INT8 = [name for name in QUANTIZERS if name not in INT4]
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -79,11 +81,12 @@ def pair(name: str, dtype: torch.dtype, inputs: int, device: torch.device, *, bi
 
 
 @pytest.mark.row("F-434")
-@pytest.mark.parametrize(("inputs", "bias"), [(100, True), (256, False)])
-def test_integers(inputs: int, bias: bool, device: torch.device) -> None:
+@pytest.mark.parametrize("name", INT8)
+@pytest.mark.parametrize(("inputs", "bias"), [(100, True), (256, False), (300, True)])
+def test_integers(name: str, inputs: int, bias: bool, device: torch.device) -> None:
     """In float32 all is as exact as in the reference and in the same order, so every bit is the same."""
     for dtype, rows in zip(DTYPES, (17, 3, 1), strict=True):
-        module, reference = pair("int8", dtype, inputs, device, bias=bias)
+        module, reference = pair(name, dtype, inputs, device, bias=bias)
         x = torch.randn(rows, inputs).to(device, dtype)
         found, wanted = module(x), reference(x)
         if dtype == torch.float32 and device.type == "cpu":
@@ -113,10 +116,10 @@ def test_rows_of_int8_are_looked_up_as_the_reference_has_them(device: torch.devi
     assert torch.equal(module.look_up(ids), reference.look_up(ids))
 
 
-@pytest.mark.parametrize("name", ["int8", "int4"])
+@pytest.mark.parametrize("name", [*INT8, "int4"])
 def test_a_row_does_not_depend_on_the_rows_beside_it(name: str, device: torch.device) -> None:
-    module, _ = pair(name, torch.float16, 96, device)
-    x = torch.randn(20, 96).to(device, torch.float16)
+    module, _ = pair(name, torch.float16, 160, device)
+    x = torch.randn(20, 160).to(device, torch.float16)
     together = module(x)
     for rows in (1, 16, 17):
         assert torch.equal(module(x[:rows]), together[:rows])
@@ -124,7 +127,8 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(name: str, device: torch.de
 
 @pytest.mark.slow
 def test_integers_of_every_size(device: torch.device) -> None:
-    for inputs, bias, rows in itertools.product((96, 165, 256), (False, True), (1, 15, 16, 17, 33)):
-        module, reference = pair("int8", torch.float32, inputs, device, bias=bias)
+    cases = itertools.product(INT8, (96, 165, 256), (False, True), (1, 15, 16, 17, 33))
+    for name, inputs, bias, rows in cases:
+        module, reference = pair(name, torch.float32, inputs, device, bias=bias)
         x = torch.randn(rows, inputs).to(device)
         torch.testing.assert_close(module(x), reference(x), rtol=1e-6, atol=1e-6)

@@ -113,8 +113,8 @@ def float_product(
 
 
 def _integer_product(x: torch.Tensor, weights: Packed, out: torch.Tensor, route: Route | None, top: int) -> None:
-    span, rows = weights.span, len(out)
-    codes, row_scales = round_rows(x, torch.int8, multiple=span)
+    span, group, rows = weights.span, weights.form.group, len(out)
+    codes, row_scales = round_rows(x, torch.int8, group=group, multiple=group or span)
     sizes = launch(f"int8.{size_of(rows) if route is None else route.size}", x.device)
     block = sizes["rows"] if route is None else route.rows
     tiles = triton.cdiv(rows, block) if route is None else len(route.tiles)
@@ -122,8 +122,8 @@ def _integer_product(x: torch.Tensor, weights: Packed, out: torch.Tensor, route:
         codes, row_scales, weights.weight, weights.scales, weights.bias, out,
         None if route is None else route.tiles, None if route is None else route.pairs,
         rows, weights.outputs, weights.inputs, len(x), codes.stride(0), top,
-        SPAN=span, EVEN=weights.inputs % span == 0, BLOCK_M=block,
-        BLOCK_N=sizes["outputs"], num_warps=sizes.warps, num_stages=sizes.stages, enable_fp_fusion=False,
+        GROUP=group, SPAN=span, EVEN=weights.inputs % span == 0, BLOCK_M=block, BLOCK_N=sizes["outputs"],
+        num_warps=sizes.warps, num_stages=sizes.stages, enable_fp_fusion=False,
     )  # fmt: skip
 
 

@@ -39,7 +39,8 @@ class Form:
     """What a kernel must know of weights when it is compiled.
 
     ``values`` says how codes are decoded: those that are evenly spaced are ``first + step * code``. ``group`` inputs
-    share a scale, 0 for all of them; ``codes`` is how many an element of the packed weights holds.
+    share a scale, 0 for all of them; with int8 that is a scale of the rows. ``codes`` is how many an element of the
+    packed weights holds.
     """
 
     values: Values = "plain"
@@ -52,7 +53,9 @@ class Form:
     def of(cls, layer: Any) -> Form:
         if layer.format == "coded":
             return cls.of_coding(layer.codebook, layer.layer.inputs)
-        return cls("even", layer.group, -8.0, 1.0, codes=4) if layer.format == "int4" else cls()
+        if layer.format == "int4":
+            return cls("even", layer.group, -8.0, 1.0, codes=4)
+        return cls(group=layer.group if layer.format == "int8" else 0)
 
     @classmethod
     def of_coding(cls, codebook: Codebook, inputs: int) -> Form:
