@@ -194,13 +194,14 @@ W8A8 = config("int-quantized", ints(8), TOKENS)
 
 @pytest.mark.row("F-411")
 def test_int8_by_token_runs_in_int8() -> None:
-    weights = [torch.randn(width, 96) for width in (40, 24)]
+    weights = [torch.randn(width, 160) for width in (40, 24)]
     packed = [pack_naive(weight) for weight in weights]
-    layer = layer_of(W8A8, [tensors for tensors, _ in packed], [40, 24], 96)
+    layer = layer_of(W8A8, [tensors for tensors, _ in packed], [40, 24], 160)
     assert layer.op == "linear.int8"
+    assert "group" not in layer.spec().shape, "activations have a scale per token"
     meant = torch.cat([meant for _, meant in packed])
     assert torch.equal(layer.codes * layer.scales[:, None], meant)
-    x = torch.randn(5, 96)
+    x = torch.randn(5, 160)
     rounded = (x / (x.abs().amax(dim=1, keepdim=True) / 127)).round() * x.abs().amax(dim=1, keepdim=True) / 127
     torch.testing.assert_close(layer(x), rounded @ meant.T)
     check_quantizer(lambda: make(W8A8), lambda weight: pack_naive(weight)[0], tolerance=0.03)

@@ -77,6 +77,18 @@ def test_rows_do_not_depend_on_each_other(name: str) -> None:
     assert layer(x.bfloat16()).dtype == torch.bfloat16
 
 
+def test_int8_keeps_outliers_of_activations_to_their_group() -> None:
+    weight, x = torch.randn(48, 300), torch.randn(7, 300)
+    weight[:, :128] = 0
+    wild = x.clone()
+    wild[:, 3] = 1000
+    layer = layer_of("int8", weight)
+    assert torch.equal(layer(wild), layer(x))
+    assert layer.scales.shape == (48,), "weights have one scale per output"
+    assert layer.spec().shape["group"] == 128
+    assert "group" not in layer_of("int8", torch.randn(48, 128)).spec().shape, "one group is a whole row"
+
+
 @pytest.mark.row("F-937")
 @FORMATS
 def test_the_plain_weight_is_not_kept(name: str) -> None:

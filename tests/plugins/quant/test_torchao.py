@@ -146,9 +146,10 @@ BY_TOKEN = config(
 
 
 def test_int8_by_token_runs_in_int8() -> None:
-    tensors, meant = pack_int(torch.randn(40, 96))
-    layer = layer_of(BY_TOKEN, [tensors], [40], 96)
+    tensors, meant = pack_int(torch.randn(40, 160))
+    layer = layer_of(BY_TOKEN, [tensors], [40], 160)
     assert layer.op == "linear.int8"
+    assert "group" not in layer.spec().shape, "activations have a scale per token"
     assert torch.equal(layer.codes * layer.scales[:, None], meant)
     check_quantizer(lambda: make(BY_TOKEN), lambda weight: pack_int(weight)[0], tolerance=0.03)
 

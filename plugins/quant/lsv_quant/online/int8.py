@@ -1,8 +1,13 @@
-"""``int8``: weights with one scale per output, rows quantised to int8 with one scale each, products in int32 (W8A8)."""
+"""``int8``: weights with one scale per output, rows quantised to int8 with one scale per group of inputs (W8A8).
+
+Products are exact within a group, and groups are summed in float. Weights need no groups: the activations' outliers are
+what a single scale costs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import msgspec
@@ -13,6 +18,9 @@ from lsv.offers import OpSpec
 from lsv.weights.quantizer import LinearLayer
 from lsv_quant.online.online import Online, OnlineLinear
 from lsv_quant.rounding import RoundInt8, add_groups, exact_product, in_groups, to_int8
+
+_GROUP = 128
+"""Of 64, 128 and 256 the largest that costs SmolLM2-135M and Gemma 3 270M less than 1.5 % of perplexity."""
 
 
 class Int8Linear(OnlineLinear):
@@ -60,4 +68,4 @@ class Int8Linear(OnlineLinear):
 
 
 def make(quantization_config: Mapping[str, Any]) -> Online:
-    return Online("int8", Int8Linear)
+    return Online("int8", partial(Int8Linear, group=_GROUP))
