@@ -134,6 +134,7 @@ def test_a_row_is_the_same_in_every_batch_and_team(
         *((format, group, 600, 70, 64) for format, group in FORMATS),  # members split the rows
         *((format, group, 150, 40, 8192) for format, group in FORMATS),  # the inputs are cut
         (PLAIN, 0, 33, 2088, 8200),  # and the panels too
+        (INT8, 128, 150, 40, 8200),  # of 129 tiles of inputs the last is a group alone
     ],
 )
 def test_cuts_for_the_caches_change_nothing(
@@ -164,6 +165,21 @@ def test_whole_numbers_have_the_bits_of_the_vector_kernels(
         for count in (7, *ROWS):
             x = rows_of(count, inputs, dtype)
             assert torch.equal(tiles(x), vectors(x)), (outputs, inputs, count)
+
+
+@pytest.mark.parametrize("group", [64, 128, 192, 1024])
+def test_groups_of_int8_have_the_bits_of_the_vector_kernels_whatever_their_size(
+    libraries: dict[str, ctypes.CDLL], set_team: Callable[[int], None], group: int
+) -> None:
+    """The last group may have fewer tiles than the others, and a group more than a pass."""
+    for outputs, inputs in ((70, 40), (64, 300), (40, 1350), (33, 2112)):
+        layer = Layer(INT8, group, outputs, inputs)
+        tiles, vectors = (Packed(libraries[isa], layer) for isa in (EMULATED, VECTOR))
+        for count, members in ((8, 1), (17, 2), (70, 1), (70, 3)):
+            set_team(members)
+            x = (rows_of(count, inputs) * torch.logspace(-3, 3, inputs)).to(BF16)  # groups' scales are far apart
+            found, wanted = (packed(x).view(torch.int16) for packed in (tiles, vectors))
+            assert torch.equal(found, wanted), (outputs, inputs, count, members)
 
 
 @pytest.mark.parametrize(("format", "group"), FORMATS)

@@ -37,7 +37,8 @@ struct Cut {
   int64_t slots;        // panels whose sums have a place of their own
 };
 
-bool streams(const Linear& linear, int64_t rows) { return rows <= kBlock && linear.format != kInt4; }
+// Whether two panels at a time stream past few rows. Passes alone scale the sums of groups.
+bool streams(const Linear& linear, int64_t rows) { return rows <= kBlock && !linear.group; }
 
 // Rows as tiles, block of 16 rows by block, inside a block tile by tile; the lines of rows that are not there are left
 // as they are. Then a scale for each row (of each group), and working memory for each member. Where inputs are cut,
@@ -104,7 +105,8 @@ template <class T> void quantise_row(const Linear& linear, const Operand& operan
     store(inverse, found.inverse);
     for (int64_t i = 0; i < count; ++i) {
       scales[(first + i) * kBlock] = found.scale[i] * unit;
-      place_codes(operand, row, x, {(first + i) * size, (first + i + 1) * size}, linear.inputs, inverse[i]);
+      const int64_t begin = (first + i) * size, end = std::min(begin + size, inputs_padded(linear));
+      place_codes(operand, row, x, {begin, end}, linear.inputs, inverse[i]);
     }
   }
 }
@@ -160,6 +162,12 @@ __attribute__((noinline)) void scale_sums(const float* row_scales, const float* 
       Floats whole = __builtin_convertvector(load_as<Ints>(sums + at), Floats);
       store(sums + at, whole * row_scales[row] * load(scales + at));
     }
+}
+
+// The same with groups, whose sums have been scaled for the rows.
+__attribute__((noinline)) void scale_groups(const float* scales, int rows, float* sums) {
+  for (int row = 0; row < rows; ++row, sums += kPanel)
+    for (int at = 0; at < kPanel; at += kLanes) store(sums + at, load(sums + at) * load(scales + at));
 }
 
 // Members split the panels, and the rows too where there are many.
@@ -244,7 +252,7 @@ class Walk {
   void run_panel(Range rows, int64_t p, Range inputs) {
     const bool single = rows.end - rows.begin <= kPair;
     const int64_t count = inputs.end - inputs.begin;
-    const int64_t most = linear_.format == kInt4 ? kInt4PassTiles : single ? count : kPassTiles;
+    const int64_t most = linear_.format == kInt4 ? kInt4PassTiles : single ? count : std::max(kPassTiles, input_unit());
     const int64_t passes = (count + most - 1) / most;
     for (int64_t i = 0; i < passes; ++i) {
       Range pass = part_of(count, passes, i, input_unit());
@@ -266,31 +274,36 @@ class Walk {
     const Pass pass = {{tiles0, two ? tiles0 + operand_.block_bytes : nullptr},
                        panel(p) + inputs.begin * tile_bytes_, tiles, inputs.begin == 0, sums,
                        next + (row - rows.begin) / kPair * tiles * lines * kLine, lines};
-    if (linear_.format == kInt4) run_int4(pass, count, row, p, inputs.begin, row == rows.begin);
+    if (linear_.group) run_groups(pass, count, row, p, inputs.begin, row == rows.begin, pairs == 1);
     else (linear_.format == kInt8 ? pass_int8 : pass_bf16)(pass, pairs == 1);
     store_finished();
     if (inputs.end == cut_.tiles) finished_[finished_count_++] = {row, p, count, sums};
   }
 
-  void run_int4(const Pass& pass, int rows, int64_t row, int64_t p, int64_t tile, bool unpack) {
+  void run_groups(const Pass& pass, int rows, int64_t row, int64_t p, int64_t tile, bool unpack, bool streaming) {
     const int64_t group = tile * kLine / linear_.group;
     const float* row_scales = operand_.scales_of(row) + group * kBlock;
-    pass_int4({pass, linear_.group, unpack, unpacked_, {row_scales, row_scales + operand_.groups * kBlock},
-               linear_.scales + (p * operand_.groups + group) * kPanel}, rows);
+    const GroupPass groups = {pass, linear_.group, {row_scales, row_scales + operand_.groups * kBlock}};
+    if (linear_.format == kInt8) pass_int8_groups(groups, rows, streaming);
+    else pass_int4({groups, unpack, unpacked_, linear_.scales + (p * operand_.groups + group) * kPanel}, rows);
   }
 
   void store_finished() {
     for (int i = 0; i < finished_count_; ++i) {
       const Finished& f = finished_[i];
-      if (linear_.format == kInt8) {
-        const float *row_scales = operand_.scales_of(f.row), *scales = linear_.scales + f.panel * kPanel;
-        scale_sums(row_scales, scales, std::min(f.rows, kBlock), f.sums);
-        scale_sums(row_scales + kBlock, scales, f.rows - kBlock, f.sums + kBlock * kPanel);
-      }
+      if (linear_.format == kInt8) scale_finished(f);
       const bool past_cache = output_.past_cache && whole_lines(output_, f.panel);
       (past_cache ? stream_ : store_)(output_, f.row, f.rows, f.panel, f.sums);
     }
     finished_count_ = 0;
+  }
+
+  // Sums of int8 are of whole numbers, or with groups of floats that lack the outputs' scales.
+  void scale_finished(const Finished& f) {
+    const float *row_scales = operand_.scales_of(f.row), *scales = linear_.scales + f.panel * kPanel;
+    if (linear_.group) return scale_groups(scales, f.rows, f.sums);
+    scale_sums(row_scales, scales, std::min(f.rows, kBlock), f.sums);
+    scale_sums(row_scales + kBlock, scales, f.rows - kBlock, f.sums + kBlock * kPanel);
   }
 
   void configure(int64_t rows0, int64_t rows1) {
@@ -323,9 +336,7 @@ class Walk {
 
 // Sums of bfloat16 products depend on the instruction that adds them up, so that tiles take every number of rows. Whole
 // numbers are exact: any instruction may take them, as long as the float operations after it are the same.
-// Groups of int8 are left to vector instructions: no pass here adds them up in the order of theirs yet.
 bool takes(const Linear& linear, int64_t rows) {
-  if (linear.format == kInt8 && linear.group) return false;
   return linear.format == kPlain ? linear.dtype == kBFloat16 : rows >= kLeastRows;
 }
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "gemm/gemm.h"
+#include "gemm/integer.h"
 #include "gemm/tiles.h"
 
 namespace lsv {
@@ -22,7 +22,7 @@ inline Range part_of(int64_t n, int64_t parts, int64_t i, int64_t unit) {
   return {std::min(n, units * i / parts * unit), std::min(n, units * (i + 1) / parts * unit)};
 }
 
-inline int64_t groups_of(const Linear& linear) { return linear.group ? inputs_padded(linear) / linear.group : 1; }
+using integer::groups_of;
 inline int64_t line_inputs(const Linear& linear) { return linear.format == kPlain ? 32 : 64; }
 
 // A panel's sums with the rows of one or two blocks over some tiles of the inputs. Sums are [rows][kPanel], float or
@@ -37,21 +37,26 @@ struct Pass {
   int lines;
 };
 
-// Passes over int4 weights unpack them to int8 on the way, or find them unpacked by an earlier pass. Their sums are
-// floats: each group's product, scaled.
-struct Int4Pass {
+// A pass over rows that have a scale for each group of inputs, the last of which may be short. Its sums are floats:
+// each group's product, scaled.
+struct GroupPass {
   Pass pass;
   int group;
-  bool unpack;
-  int8_t* unpacked;            // kInt4PassTiles int8 tiles of the panel
   const float* row_scales[2];  // of each block, [groups][kBlock]
-  const float* scales;         // of the panel, [groups][kPanel]
+};
+
+// Passes over int4 weights unpack them to int8 on the way, or find them unpacked by an earlier pass.
+struct Int4Pass : GroupPass {
+  bool unpack;
+  int8_t* unpacked;     // kInt4PassTiles int8 tiles of the panel
+  const float* scales;  // of the panel, [groups][kPanel]
 };
 constexpr int64_t kInt4PassTiles = 8;
 
 // `streaming`: the weights come from memory and are used once; they are fetched a little ahead.
 void pass_bf16(const Pass& pass, bool streaming);
 void pass_int8(const Pass& pass, bool streaming);
+void pass_int8_groups(const GroupPass& pass, int rows, bool streaming);  // sums are yet to be scaled by output
 void pass_int4(const Int4Pass& pass, int rows);
 
 // One block with two panels, whole rows at once: two streams of weights get more out of the memory than one.

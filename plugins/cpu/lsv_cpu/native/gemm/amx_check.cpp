@@ -47,7 +47,7 @@ struct Case {
 bool right(const Case& c) {
   Linear linear = {c.format == kPlain ? kBFloat16 : kFloat32, c.format, kNoGate, c.group, c.outputs, c.inputs,
                    nullptr, nullptr, nullptr, nullptr};
-  const int64_t panels = panels_of(linear), groups = groups_of(linear);
+  const int64_t panels = panels_of(linear), groups = scales_of_output(linear);
   const Memory packed = memory(panels * panel_bytes(linear)), scales = memory(panels * groups * kPanel * 4);
   const Memory sums = memory(panels * kPanel * 4), operand = memory(amx::operand_bytes(linear, c.rows, 1));
   linear.panels = packed.get();
@@ -97,7 +97,9 @@ extern "C" int lsv_amx_ready() {
   using namespace lsv;
   if (!amx::permitted()) return 0;
   for (int64_t rows : {9, 25, 70}) {
-    if (!amx::right({kPlain, 0, 72, 100, rows}) || !amx::right({kInt8, 0, 72, 704, rows})) return 0;
+    if (!amx::right({kPlain, 0, 72, 100, rows})) return 0;
+    for (int group : {0, 128})  // of the inputs' groups the last has one tile
+      if (!amx::right({kInt8, group, 72, 704, rows})) return 0;
     for (int group : {32, 64, 128})
       if (!amx::right({kInt4, group, 72, 640, rows})) return 0;
   }

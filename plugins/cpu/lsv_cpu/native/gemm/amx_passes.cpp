@@ -2,6 +2,7 @@
 // between passes changes no bit, so that the order of additions is that of the inputs, however they are cut.
 #if defined(LSV_AMX)
 
+#include "dot.h"
 #include "gemm/amx.h"
 #include "vector.h"
 
@@ -11,6 +12,7 @@ namespace {
 
 constexpr int64_t kStreamAhead = 1024;      // bytes between the tile in use and the one being fetched from memory
 constexpr int64_t kStreamAheadInt4 = 2048;
+constexpr int kVectors = kPanel / kLanes;
 
 struct BFloat16Product {
   template <int kSums, int kLeft, int kRight> static void add() { tiles::multiply_bf16<kSums, kLeft, kRight>(); }
@@ -130,51 +132,109 @@ void unpack_tile(const char* nibbles, int8_t* to) {
     }
 }
 
-// Adds a group's products with a block of rows, scaled. The operations are those of the vector kernel, in its order.
-void add_group(const float* scales, const float* row_scales, int rows, const int32_t* products, float* sums) {
-  constexpr int kVectors = kPanel / kLanes;
-  Floats columns[kVectors];
-  for (int v = 0; v < kVectors; ++v) columns[v] = load(scales + v * kLanes);
-#pragma GCC unroll 4
-  for (int row = 0; row < rows; ++row)
-    for (int v = 0; v < kVectors; ++v) {
-      const int at = row * kPanel + v * kLanes;
-      Floats product = __builtin_convertvector(load_as<Ints>(products + at), Floats) * row_scales[row];
-      store(sums + at, load(sums + at) + product * columns[v]);
-    }
-}
+// The weights of a pass, as multiply_groups takes them. `add` adds a group's products with a block of rows, scaled, in
+// the operations of the vector kernel and in its order.
 
-template <int kBlocks> void add_group(const Int4Pass& p, int64_t group, int rows, const int32_t* products) {
-  const float* scales = p.scales + group * kPanel;
-  add_group(scales, p.row_scales[0] + group * kBlock, kBlocks == 2 ? kBlock : rows, products, p.pass.sums);
+// int4: unpacked one group ahead of their use, so that neither waits for the other.
+class Int4Weights {
+ public:
+  explicit Int4Weights(const Int4Pass& pass) : p_(pass), unpacked_(pass.unpack ? 0 : pass.pass.tiles) {}
+
+  void prepare(int64_t group) {
+    const int64_t ahead = std::min(p_.pass.tiles, ((group + 2) * p_.group + 63) / 64);
+    for (; unpacked_ < ahead; ++unpacked_)
+      unpack_tile(p_.pass.weights + unpacked_ * kTileBytes, p_.unpacked + unpacked_ * 2 * kTileBytes);
+  }
+
+  const char* take(int64_t input) const {
+    return (const char*)p_.unpacked + input / 64 * 2 * kTileBytes + input % 64 / 4 * kLine;
+  }
+
+  void add(int64_t group, const float* row_scales, int rows, const int32_t* products, float* sums) const {
+    const float* scales = p_.scales + group * kPanel;
+    Floats columns[kVectors];
+    for (int v = 0; v < kVectors; ++v) columns[v] = load(scales + v * kLanes);
+#pragma GCC unroll 4
+    for (int row = 0; row < rows; ++row)
+      for (int v = 0; v < kVectors; ++v) {
+        const int at = row * kPanel + v * kLanes;
+        Floats product = __builtin_convertvector(load_as<Ints>(products + at), Floats) * row_scales[row];
+        store(sums + at, load(sums + at) + product * columns[v]);
+      }
+  }
+
+ private:
+  const Int4Pass& p_;
+  int64_t unpacked_;
+};
+
+// int8: taken as they lie. They have one scale for all groups, which comes after the last.
+template <bool kStreaming> class Int8Weights {
+ public:
+  explicit Int8Weights(const GroupPass& pass) : p_(pass.pass), ahead_(pass.pass.ahead) {}
+
+  void prepare(int64_t) {}
+
+  const char* take(int64_t input) {
+    const char* weights = p_.weights + input / 64 * 2 * kTileBytes;
+    if (kStreaming) {
+      fetch(weights + kStreamAhead, 2 * kTileBytes / kLine);
+    } else {
+      fetch_to_second(ahead_, p_.lines);
+      ahead_ += p_.lines * kLine;
+    }
+    return weights;
+  }
+
+  void add(int64_t, const float* row_scales, int rows, const int32_t* products, float* sums) const {
+#pragma GCC unroll 4
+    for (int row = 0; row < rows; ++row)
+      for (int v = 0; v < kVectors; ++v) {
+        const int at = row * kPanel + v * kLanes;
+        Floats product = __builtin_convertvector(load_as<Ints>(products + at), Floats);
+        store(sums + at, multiply_add(product, broadcast(row_scales[row]), load(sums + at)));
+      }
+  }
+
+ private:
+  const Pass& p_;
+  const char* ahead_;
+};
+
+template <int kBlocks, class Weights>
+void add_group(const Weights& weights, const GroupPass& p, int64_t group, int rows, const int32_t* products) {
+  weights.add(group, p.row_scales[0] + group * kBlock, kBlocks == 2 ? kBlock : rows, products, p.pass.sums);
   if (kBlocks == 1) return;
   constexpr int kNext = kBlock * kPanel;
-  add_group(scales, p.row_scales[1] + group * kBlock, rows - kBlock, products + kNext, p.pass.sums + kNext);
+  weights.add(group, p.row_scales[1] + group * kBlock, rows - kBlock, products + kNext, p.pass.sums + kNext);
 }
 
-// Weights are unpacked one group ahead of their use and products scaled one group after: neither waits for the other.
-template <int kBlocks> void multiply_groups(const Int4Pass& p, int rows) {
+// Products are scaled one group after the tiles have found them: neither waits for the other.
+template <class Weights, int kBlocks, class T> void multiply_groups(const T& p, int rows) {
+  Weights weights(p);
   alignas(kLine) int32_t products[2][kPair * kPanel];
   const Pass& pass = p.pass;
-  const int64_t inputs = pass.tiles * 64, groups = inputs / p.group;
+  const int64_t inputs = pass.tiles * 64, groups = (inputs + p.group - 1) / p.group;
   const int step = std::min(p.group, 64);  // inputs of a tile multiplication
-  int64_t unpacked = p.unpack ? 0 : pass.tiles;
   if (pass.first) std::fill_n(pass.sums, rows * kPanel, 0.0f);
   for (int64_t group = 0; group < groups; ++group) {
-    const int64_t ahead = std::min(pass.tiles, ((group + 2) * p.group + 63) / 64);
-    for (; unpacked < ahead; ++unpacked)
-      unpack_tile(pass.weights + unpacked * kTileBytes, p.unpacked + unpacked * 2 * kTileBytes);
+    weights.prepare(group);
     zero_sums<kBlocks>();
-    for (int64_t at = group * p.group; at < (group + 1) * p.group; at += step) {
-      const int64_t tile = at / 64, within = at % 64;
-      const int64_t offset = tile * kTileBytes + within;
+    const int64_t end = std::min(inputs, (group + 1) * p.group);
+    for (int64_t at = group * p.group; at < end; at += step) {
+      const int64_t offset = at / 64 * kTileBytes + at % 64;
       add_tile<Int8Product, kBlocks>(pass.rows[0] + offset, kBlocks == 2 ? pass.rows[1] + offset : nullptr,
-                                     (const char*)p.unpacked + tile * 2 * kTileBytes + within / 4 * kLine);
+                                     weights.take(at));
     }
     store_sums<kBlocks>(products[group % 2]);
-    if (group) add_group<kBlocks>(p, group - 1, rows, products[(group - 1) % 2]);
+    if (group) add_group<kBlocks>(weights, p, group - 1, rows, products[(group - 1) % 2]);
   }
-  add_group<kBlocks>(p, groups - 1, rows, products[(groups - 1) % 2]);
+  add_group<kBlocks>(weights, p, groups - 1, rows, products[(groups - 1) % 2]);
+}
+
+template <class Weights, class T> void multiply_groups(const T& pass, int rows) {
+  if (pass.pass.rows[1]) multiply_groups<Weights, 2>(pass, rows);
+  else multiply_groups<Weights, 1>(pass, rows);
 }
 
 }  // namespace
@@ -182,10 +242,12 @@ template <int kBlocks> void multiply_groups(const Int4Pass& p, int rows) {
 void pass_bf16(const Pass& pass, bool streaming) { multiply<BFloat16Product>(pass, streaming); }
 void pass_int8(const Pass& pass, bool streaming) { multiply<Int8Product>(pass, streaming); }
 
-void pass_int4(const Int4Pass& pass, int rows) {
-  if (pass.pass.rows[1]) multiply_groups<2>(pass, rows);
-  else multiply_groups<1>(pass, rows);
+void pass_int8_groups(const GroupPass& pass, int rows, bool streaming) {
+  if (streaming) multiply_groups<Int8Weights<true>>(pass, rows);
+  else multiply_groups<Int8Weights<false>>(pass, rows);
 }
+
+void pass_int4(const Int4Pass& pass, int rows) { multiply_groups<Int4Weights>(pass, rows); }
 
 void stream_bf16(const char* rows, const char* const weights[2], int64_t count, float* const sums[2]) {
   stream<BFloat16Product>(rows, weights, count, sums);
