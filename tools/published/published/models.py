@@ -6,6 +6,7 @@ python -m published.models PLACE      convert all, before tests in several proce
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from lsv.text.tokenizer import Tokenizer
 from lsv_quant.gguf.file import read_gguf
 from lsv_quant.gguf.tokenizer import write_tokenizer
 from published.packages import provide
+from published.prompts import read_calibration
 
 
 class Published:
@@ -37,7 +39,15 @@ class Published:
 
     def plain_smollm2(self) -> Path:
         """The same weights as in the GGUF file, in float32."""
-        return self._made("smollm2-plain", self._dequantise)
+        return self._made("smollm2-plain", lambda target: _save_plain(self.smollm2(), target))
+
+    def plain_gemma3(self) -> Path:
+        """The same weights as in the GGUF file, in float32."""
+        return self._made("gemma3-plain", lambda target: _save_plain(self.gemma3(), target))
+
+    def fitted(self, plain: Path, format: str) -> Path:
+        """A plain model in a weight format that was fitted to :func:`published.prompts.read_calibration`."""
+        return self._made(f"{plain.name}-{format}", lambda target: self._fit(plain, format, target))
 
     def tokenizer(self, file: Path) -> Tokenizer:
         """The tokenizer of a GGUF file, with its chat template."""
@@ -59,10 +69,11 @@ class Published:
         self.adapter()
         self.whisper()
 
-    def _dequantise(self, target: Path) -> None:
-        from published.reference import save_plain
-
-        save_plain(self.smollm2(), target)
+    def _fit(self, plain: Path, format: str, target: Path) -> None:
+        text = self.place / "calibration.txt"
+        text.write_text(read_calibration(self.folder("text")), encoding="utf-8")
+        options = ["--quantization", format, "--quantization-calibration", str(text), "--platform", "cpu"]
+        subprocess.run([sys.executable, "-m", "lsv", "quantize", str(plain), str(target), *options], check=True)
 
     def _convert(self, target: Path) -> None:
         from published.whisper import convert_whisper
@@ -82,6 +93,12 @@ class Published:
             make(unfinished)
             unfinished.rename(folder)
         return folder
+
+
+def _save_plain(file: Path, target: Path) -> None:
+    from published.reference import save_plain
+
+    save_plain(file, target)
 
 
 def _write_tokenizer(file: Path, target: Path) -> None:

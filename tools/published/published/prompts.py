@@ -37,6 +37,11 @@ TEXTS = {
 }
 DOCUMENTS = {"short document": ("models.md", 200), "document": ("build.md", 700), "long document": ("build.md", 1500)}
 """Files of llama.cpp's docs, and how many of their first tokens make a prompt."""
+CALIBRATION = (
+    "android.md", "autoparser.md", "docker.md", "function-calling.md", "llguidance.md", "multi-gpu.md", "multimodal.md",
+    "speculative.md",
+)  # fmt: skip
+"""Files that weights are fitted to. Perplexity is measured on another one."""
 
 
 def conversations() -> Iterator[tuple[str, list[dict[str, Any]]]]:
@@ -47,3 +52,7 @@ def conversations() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 def read_document(texts: Path, file: str) -> str:
     return (texts / file).read_text(encoding="utf-8")
+
+
+def read_calibration(texts: Path) -> str:
+    return "\n".join(read_document(texts, file) for file in CALIBRATION)
