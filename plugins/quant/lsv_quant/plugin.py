@@ -156,5 +156,7 @@ def lsv_checkpoints() -> Iterable[CheckpointOffer]:
 @hookimpl
 def lsv_commands() -> Iterable[CommandOffer]:
     yield CommandOffer(
-        "quantize", "lsv_quant.conversion.command:run", "write a checkpoint in a weight format, fitted to a text"
+        "quantize",
+        "lsv_quant.conversion.command:run",
+        "write a checkpoint in a weight format, fitted to --quantization-calibration FILE",
     )

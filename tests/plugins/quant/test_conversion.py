@@ -11,9 +11,12 @@ import torch
 from safetensors.torch import load_file
 
 from lsv.cli.main import main
+from lsv.testing.model import engine_config
 from lsv.testing.quantised import answer as answer_by_kernels
 from lsv.testing.tiny import tiny, write_tokenizer
+from lsv_quant.conversion import prepared
 from lsv_quant.conversion.compensation import CompensatedInt4
+from lsv_quant.conversion.folder import fresh_folder
 from lsv_quant.conversion.schemes import Scheme, name_targets
 from lsv_quant.rounding import RoundInt4, from_nibbles, in_groups
 
@@ -157,6 +160,21 @@ def test_a_folder_with_files_is_not_written_to(tmp_path: Path, capsys: pytest.Ca
     plain = tiny("llama", tmp_path / "plain", **SHAPE)
     assert main(["quantize", str(plain), str(plain), "-q", "sym_int4"]) != 0
     assert "exists and is not an empty folder" in capsys.readouterr().err
+
+
+def test_two_servers_may_fit_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def be_slower(job: prepared.Job) -> None:
+        with fresh_folder(Path(job.folder)) as folder:
+            (folder / "config.json").touch()
+            (Path(job.folder)).mkdir()
+            (Path(job.folder) / "config.json").write_text("of the faster one")
+
+    monkeypatch.setenv("LSV_CACHE_ROOT", str(tmp_path / "cache"))
+    monkeypatch.setattr(prepared, "_convert_elsewhere", be_slower)
+    config = engine_config(tiny("llama", tmp_path / "plain"), "llama", quantization="sym_int4")
+    folder = Path(prepared.prepare(config, str(write_text(tmp_path))))
+    assert (folder / "config.json").read_text() == "of the faster one"
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
 def test_a_server_fits_the_weights_once(

@@ -95,10 +95,9 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
 def fresh_folder(target: Path) -> Iterator[Path]:
     """A folder to be filled, which becomes ``target`` once it is complete.
 
-    Raises ``ConfigError`` if ``target`` holds files already, or can't be made.
+    Raises ``ConfigError`` if ``target`` holds files, now or in the end, or can't be made.
     """
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ConfigError(f"{target} exists and is not an empty folder: name another one", param="output")
+    _check_empty(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
@@ -107,6 +106,12 @@ def fresh_folder(target: Path) -> Iterator[Path]:
     try:
         yield fresh
         fresh.chmod(0o755)
+        _check_empty(target)
         fresh.replace(target)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _check_empty(target: Path) -> None:
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ConfigError(f"{target} exists and is not an empty folder: name another one", param="output")

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from lsv.config import EngineConfig
-from lsv.errors import LsvError, PluginError
+from lsv.errors import ConfigError, LsvError, PluginError
 from lsv.processes.child import Child
 from lsv.processes.folder import cache_root
 from lsv.processes.lifeline import connect
@@ -56,7 +56,11 @@ def prepare(config: EngineConfig, file: str) -> str:
     if not folder.is_dir():
         _sweep(folder.parent)
         log.info("fitting %s to %s, once: the result is kept in %s", config.quantization, file, folder)
-        _convert_elsewhere(Job(config, str(folder), text))
+        try:
+            _convert_elsewhere(Job(config, str(folder), text))
+        except ConfigError:
+            if not folder.is_dir():  # by another process that was faster
+                raise
     return str(folder)
 
 
