@@ -238,7 +238,7 @@ def test_a_wrong_option_is_one_clear_line(tmp_path):
 def test_metrics_move_while_an_answer_grows(own_server, options):
     """Also if the scraped process is not the one that answers."""
     server = own_server(*options)
-    server.wait_until_ready()
+    wait_until(lambda: b"lsv is ready" in server.log.read_bytes(), 120)  # with two processes, that both are
 
     def count(name):
         lines = server.get("/metrics")[1].decode().splitlines()
