@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from lsv.cli.main import main
 from lsv.testing.model import engine_config
@@ -154,6 +154,19 @@ def test_what_is_refused_is_named(
     assert problem in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob(".out*")), "nothing is left"
+
+
+def test_a_model_whose_numbers_break_is_not_fitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain, text = with_tokenizer("llama", tmp_path / "plain"), write_text(tmp_path)
+    file = plain / "model.safetensors"
+    tensors = load_file(file)
+    for name, tensor in tensors.items():
+        if name.endswith("up_proj.weight"):
+            tensor.mul_(1e30)
+    save_file(tensors, file)
+    arguments = ["-q", "sym_int4", "--dtype", "float32", "--quantization-calibration", str(text)]
+    assert main(["quantize", str(plain), str(tmp_path / "out"), *arguments]) != 0
+    assert "is not finite; try another --dtype" in capsys.readouterr().err
 
 
 def test_a_folder_with_files_is_not_written_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,6 @@ _BLOCK = 128
 """Inputs rounded before the ones after them are corrected all at once."""
 _DAMPING = 0.05
 """Of the mean of the moment's diagonal, added to each of its entries: a text shows only some of what inputs can be."""
-
 _LEAST_IMPORTANCE = 1e-6
 """Of an input that the text never used, where the mean is 1."""
 
@@ -49,7 +48,7 @@ def choose_scales(weight: torch.Tensor, importance: torch.Tensor, group: int, sc
 def compensate(weight: torch.Tensor, moment: torch.Tensor, scales: torch.Tensor, group: int) -> torch.Tensor:
     """Codes int8 [N, K] from -8 to 7 of weight [N, K], given scales float32 [N, groups of inputs].
 
-    ``moment`` is float32 [K, K].
+    ``moment`` is float32 [K, K] and finite.
     """
     order = moment.diagonal().argsort(descending=True, stable=True)
     upper = _invert(moment[order][:, order])

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from lsv.config import EngineConfig
-from lsv.errors import ConfigError
+from lsv.errors import CheckpointError, ConfigError
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.locate import read_config
 from lsv.text.tokenizer import open_tokenizer
@@ -110,7 +110,9 @@ class _Conversion:
             moments = observe(reader, watched, last, _now_and_then(say, "read {:,} of {:,} tokens"))
             report = _now_and_then(say, "rounded {} of {} linear layers")
             for number, layer in enumerate(group, start=1):
-                self._round(layer, moments.pop(layer.place, None))
+                moment = moments.pop(layer.place, None)
+                _check_finite(layer, moment)
+                self._round(layer, moment)
                 report(number, len(group))
 
     def round_others(self, layers: Sequence[Layer]) -> None:
@@ -149,6 +151,15 @@ class _Conversion:
             if name not in rounded:
                 region = tuple(slice(0, size) for size in info.shape)
                 self.writer.put(self._plain.stored_name(name), read_region(self._plain.source, name, region).clone())
+
+
+def _check_finite(layer: Layer, moment: torch.Tensor | None) -> None:
+    if moment is not None and not bool(moment.isfinite().all()):
+        raise CheckpointError(
+            f"{layer.parts[0]}: what the layer is given while the model reads the text is not finite; try another "
+            "--dtype, and see whether the plain model answers at all",
+            param="quantization_calibration",
+        )
 
 
 def _now_and_then(say: Say, form: str) -> Report:
