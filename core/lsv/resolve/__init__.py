@@ -67,7 +67,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
 
 
 def _resolve(settings: Settings, plugins: Plugins, folder: Path | None = None) -> EngineConfig:
-    """``folder`` is that of the checkpoint, where it is not the one that the settings name."""
+    """``folder`` takes the place of the settings' model; None for that model."""
     catalog, choices = plugins.catalog, Choices()
     name = settings["model"] or default_model(catalog)
     folder = folder or model_folder(name, settings, catalog)

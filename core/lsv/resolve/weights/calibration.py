@@ -17,7 +17,7 @@ _SETTING = "quantization_calibration"
 _SOURCE = "the weights that were fitted"
 
 Resolve = Callable[[Settings, Path | None], EngineConfig]
-"""The configuration of an engine; the path is the checkpoint's folder, None for that of the settings."""
+"""Resolves settings. The path takes the place of their model; None for that model."""
 
 
 def resolve_calibrated(settings: Settings, catalog: Catalog, resolve: Resolve) -> EngineConfig:

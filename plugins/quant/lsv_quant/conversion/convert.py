@@ -31,8 +31,8 @@ Say = Callable[[str], None]
 _PAUSE = 10.0
 """Seconds between two lines about what is done."""
 _MOMENT_BYTES = 4 << 30
-"""Of second moments held at once. Where those of all layers take more, the text is read several times, each time for
-some of the layers, by a model whose layers before them are rounded.
+"""Most memory for second moments. If all layers need more, the model reads the text once for each group of layers.
+The layers before a group are rounded by then.
 """
 
 
