@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from lsv.cli.context import CommandContext
-from lsv.errors import CheckpointError, ConfigError
+from lsv.errors import ConfigError
 from lsv.resolve import resolve
 from lsv.settings import Settings
-from lsv.untrusted.files import read_text
+from lsv_quant.conversion.text import read_calibration
 
 
 def run(arguments: list[str], context: CommandContext) -> int:
@@ -35,16 +35,3 @@ def _read_target(settings: Settings) -> Path:
     if settings["quantization"] is None:
         raise ConfigError("name the weight format: --quantization sym_int4", param="quantization")
     return Path(settings.positional[0])
-
-
-def read_calibration(file: Path) -> str:
-    """The text for calibration. Raises ``ConfigError`` for a file that can't be read."""
-    try:
-        return read_text(file)
-    except CheckpointError as cause:
-        why = cause.message
-    except OSError as cause:
-        why = f"{file} can't be read: {cause.strerror}"
-    except UnicodeDecodeError:
-        why = f"{file} can't be read: it is not text in UTF-8"
-    raise ConfigError(why, param="quantization_calibration")

@@ -17,7 +17,7 @@ from lsv.processes.child import Child
 from lsv.processes.folder import cache_root
 from lsv.processes.lifeline import connect
 from lsv.processes.wire import Failed
-from lsv_quant.conversion.command import read_calibration
+from lsv_quant.conversion.text import read_calibration
 
 _VERSION = 1
 """The version of what is written; folders of another one are made anew."""
