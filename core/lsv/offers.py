@@ -11,6 +11,7 @@ import msgspec
 from lsv.capabilities import DeviceInfo, Layout
 from lsv.config import EngineConfig
 from lsv.config import ModelPart as ModelPart
+from lsv.request.calls import CallForm as CallForm
 from lsv.request.media import Modality
 from lsv.request.pooling import PoolingKind
 
@@ -220,21 +221,6 @@ class AnswerParserOffer(msgspec.Struct, frozen=True):
     aliases: tuple[str, ...] = ()
     derives: bool = False
     """Whether ``load`` names a ``(lsv.text.round_trip.Write) -> lsv.text.answer_parser.ModelParser | None``."""
-
-
-class CallForm(msgspec.Struct, frozen=True):
-    """How calls are written whose arguments are JSON, so that a grammar can hold them to a schema."""
-
-    open: str
-    """What begins calls, and stands nowhere else in an answer."""
-    close: str = ""
-    """What ends them."""
-    arguments: str = "arguments"
-    """The key of the arguments in ``{"name": …, "arguments": …}``."""
-    listed: bool = False
-    """Whether it is a list of such objects; with a ``head``, whether it may be one."""
-    head: str = ""
-    """How the name stands before the arguments, if it does: ``functions.{name}:{index}<sep>``, the index a number."""
 
 
 class ToolParserOffer(AnswerParserOffer, frozen=True):
