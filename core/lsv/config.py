@@ -61,17 +61,20 @@ class AdapterOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DraftModel(msgspec.Struct, frozen=True, kw_only=True):
-    """The checkpoint that drafts: a language model of its own, or heads on the states of the one that answers."""
+    """The checkpoint of a language model that drafts, or of heads on the states of the one that answers. What has no
+    description is as in ``EngineConfig``.
+    """
 
     folder: str
     architecture: str
-    """As its config.json names it."""
+    wrapper: str = ""
     offer: str | None = None
     """The name of the ``ModelOffer`` that serves it; None for heads."""
     quantization: str | None = None
     """The name of the ``QuantizerOffer``; None is unquantised."""
     max_model_len: int
     """Nothing is drafted for sequences that are longer."""
+    overrides: Mapping[str, Any] = {}
 
 
 class Profiling(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,7 +189,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Mapping[str, Any] = {}
     """Sampling parameters for requests that do not say, over what is recommended."""
     architecture: str
-    """As the checkpoint's config.json names it."""
+    """As the checkpoint's config.json names it, or what it means."""
+    wrapper: str = ""
+    """The checkpoint's own architecture, where only the language model in it is served."""
     model_offer: str
     """The name of the ``ModelOffer`` that serves it."""
     platform: str

@@ -163,9 +163,20 @@ class ModelOffer(msgspec.Struct, frozen=True):
     """What of it may lie in checkpoints of their own. A tensor that the model's own has, too, is that one's."""
     further: str | None = None
     """Names the ``lsv.drafts.reader.StateReader`` of layers in the same checkpoint that predict further tokens."""
+    divisible: bool = True
+    """Whether the language model of a model that takes media answers texts alone as the whole does."""
     told_by: Mapping[str, str] = {}
     """Other families' architectures that its checkpoints name, each with the key of config.json that only these have;
     the first of ``architectures`` is meant then."""
+
+
+class FamilyOffer(msgspec.Struct, frozen=True):
+    """What a library knows of families of models by the names in their config.json."""
+
+    name: str
+    load: str
+    """Names a ``() -> lsv.resolve.architecture.families.Families``; light, and called where no model offers an
+    architecture."""
 
 
 class ProcessorOffer(msgspec.Struct, frozen=True):

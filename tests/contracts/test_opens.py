@@ -65,6 +65,7 @@ OUR_OWN = {
     "plugins/hpu/lsv_hpu/emulation/platform.py": "Platform.open",
     "plugins/hpu/lsv_hpu/neural_compressor/files.py": "measurements that the operator names",
     "plugins/kv_offload/lsv_kv_offload/files.py": "opened with O_NOFOLLOW and checked by its own header",
+    "plugins/models/lsv_models/families/__init__.py": "a file of our own",
     "plugins/models/lsv_models/senses/omni/qwen3.py": "read_text of a config",
     "plugins/models/lsv_models/senses/qwen3_vl.py": "read_text of a config",
     "plugins/models/lsv_models/seq2seq/pegasus_x.py": "read_text of an encoder",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -62,14 +62,17 @@ class AdapterStore:
     def __init__(
         self,
         model: Model,
+        rename: Callable[[str], str],
         places: Mapping[str, Slots],
         options: AdapterOptions,
         communicator: Communicator | None = None,
         device: torch.device = _HOST,
         every: Communicator | None = None,
     ) -> None:
-        """``communicator`` connects the ranks that share each layer, ``every`` connects all ranks."""
-        self._model, self._places, self._options = model, places, options
+        """``rename`` turns a checkpoint's names into the model's. ``communicator`` connects the ranks that share each
+        layer, ``every`` connects all ranks.
+        """
+        self._rename, self._places, self._options = rename, places, options
         self._communicator, self._device, self._every = communicator, device, every or communicator
         held = set(model.modules())
         self._layers = tuple(layer for layer in dict.fromkeys(places.values()) if layer in held)
@@ -203,7 +206,7 @@ class AdapterStore:
         by_layer: dict[Slots, dict[str, Pair]] = {}
         strangers: list[str] = []
         for module, pair in pairs.items():
-            name = self._model.rename(f"{module}.weight").removesuffix(".weight")
+            name = self._rename(f"{module}.weight").removesuffix(".weight")
             layer = self._places.get(name)
             if layer is None:
                 strangers.append(module)

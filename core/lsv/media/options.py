@@ -67,7 +67,7 @@ class MediaOptions(msgspec.Struct, frozen=True, kw_only=True):
         if not isinstance(settings["mm_processor_kwargs"] or {}, Mapping):
             raise ConfigError("mm_processor_kwargs must be a JSON object", param="mm_processor_kwargs")
         return cls(
-            per_prompt=_read_counts(settings["limit_mm_per_prompt"] or {}),
+            per_prompt=_read_counts(settings),
             processor=dict(settings["mm_processor_kwargs"] or {}),
             folder=folder or None,
             domains=tuple(domain.lower() for domain in settings["allowed_media_domains"]),
@@ -122,11 +122,12 @@ def _mebibytes(value: float) -> int:
     return int(value * (1 << 20))
 
 
-def _read_counts(given: Mapping[str, int]) -> dict[str, int]:
+def _read_counts(settings: Mapping[str, Any]) -> dict[str, int]:
+    given = settings["limit_mm_per_prompt"] or {}
     for name in given:
         if name not in MODALITIES:
             raise ConfigError(
                 f"limit_mm_per_prompt: unknown kind of media {name!r}; expected one of {', '.join(MODALITIES)}",
                 param="limit_mm_per_prompt",
             )
-    return dict(given)
+    return dict.fromkeys(MODALITIES, 0) if settings["language_model_only"] else dict(given)

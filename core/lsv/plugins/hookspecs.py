@@ -16,6 +16,7 @@ from lsv.offers import (
     CommandOffer,
     DrafterOffer,
     ExecutorOffer,
+    FamilyOffer,
     FrontendOffer,
     GrammarOffer,
     KernelOffer,
@@ -122,6 +123,12 @@ def lsv_grammars() -> Iterable[GrammarOffer]:
 @spec
 def lsv_drafters() -> Iterable[DrafterOffer]:
     """What proposes tokens that a later step verifies."""
+    return ()
+
+
+@spec
+def lsv_families() -> Iterable[FamilyOffer]:
+    """What libraries know of families of models."""
     return ()
 
 

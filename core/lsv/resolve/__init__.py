@@ -11,11 +11,10 @@ from lsv.config import Choices, EngineConfig
 from lsv.errors import ConfigError
 from lsv.offers import AttentionOffer, ModelAlias, ModelOffer, PolicyOffer
 from lsv.plugins import Plugins
-from lsv.plugins.catalog import Catalog
 from lsv.plugins.grammars import choose_backend
 from lsv.resolve.adapters import adapter_options
+from lsv.resolve.architecture.choice import resolve_model
 from lsv.resolve.attention import AskedOfAttention, choose_attention
-from lsv.resolve.code import note_model
 from lsv.resolve.draft_model import Target
 from lsv.resolve.drafts import choose_drafts
 from lsv.resolve.encoded import read_encoded
@@ -35,7 +34,7 @@ from lsv.resolve.lengths import own_length
 from lsv.resolve.locate import choose_names, default_model, merge, read_config, read_vocab_size
 from lsv.resolve.offload import caching
 from lsv.resolve.overrides import read_overrides
-from lsv.resolve.pooling import choose_pooler, find_offer, is_cached
+from lsv.resolve.pooling import choose_pooler, is_cached
 from lsv.resolve.profiling import operation
 from lsv.resolve.ranks.topology import choose_ranks, refuse_with_stages
 from lsv.resolve.weights.calibration import resolve_calibrated
@@ -73,19 +72,18 @@ def _resolve(settings: Settings, plugins: Plugins, folder: Path | None = None) -
     folder = folder or model_folder(name, settings, catalog)
     refuse_foreign(folder, settings["load_format"])
     overrides, parts = read_overrides(folder, settings, catalog, choices)
+    served = resolve_model(folder, overrides, settings, catalog, choices)
+    overrides, model = merge(overrides, served.overrides), served.model
     checkpoint = read_config(folder, overrides)
-    architecture, model = _choose_model(settings["model_impl"], checkpoint, folder, catalog, choices)
     platform, device = choose_platform(settings["platform"], settings["emulate"], catalog, choices)
     capabilities = platform.capabilities(device)
-    dtype = _choose_dtype(settings["dtype"], checkpoint, capabilities, model, choices)
-    kv_dtype = _choose_kv_dtype(settings["kv_cache_dtype"], checkpoint, capabilities, choices)
+    dtype, kv_dtype = _choose_dtypes(settings, checkpoint, capabilities, model, choices)
     backend, asked = settings["attention_backend"], AskedOfAttention(dtype, kv_dtype, settings["block_size"])
     attention, *others = choose_attention(backend, platform, capabilities, catalog, choices, asked)
     block_size = _choose_block_size(settings["block_size"], attention, model, choices)
     pooler, longest = choose_pooler(settings, checkpoint, folder, model, choices)
-    cached = is_cached(checkpoint, model, pooler)
-    own = own_length(checkpoint, model)
-    length, overrides = _choose_context(settings, checkpoint, min(longest or own, own), overrides, choices)
+    cached, own = is_cached(checkpoint, model, pooler), own_length(checkpoint, model, longest)
+    length, overrides = _choose_context(settings, checkpoint, own, overrides, choices)
     _note_dropped(settings, platform.name, choices)
     chunked = cached and bool(settings["enable_chunked_prefill"])
     words = tokenizer_folder(settings, name, folder, catalog)
@@ -96,7 +94,8 @@ def _resolve(settings: Settings, plugins: Plugins, folder: Path | None = None) -
         tokenizer=str(tokenizer_place(settings, words)),
         stop_tokens=model.stop_tokens,
         **recommendations(settings, folder, words, pooler, catalog, choices),
-        architecture=architecture,
+        architecture=served.architecture,
+        wrapper=served.wrapper,
         model_offer=model.name,
         platform=platform.name,
         emulate=settings["emulate"],
@@ -173,28 +172,6 @@ def _note_dropped(settings: Settings, platform: str, choices: Choices) -> None:
         choices.note(setting.name, settings[setting.name], f"has no effect: {setting.instead}")
 
 
-def _choose_model(
-    asked: str, checkpoint: Mapping[str, Any], folder: Path, catalog: Catalog, choices: Choices
-) -> tuple[str, ModelOffer]:
-    """The checkpoint's architecture, and what serves it."""
-    architecture = _architecture(checkpoint, folder, catalog)
-    model = find_offer(catalog, architecture, asked)
-    note_model(checkpoint, architecture, model, choices, asked)
-    return architecture, model
-
-
-def _architecture(checkpoint: Mapping[str, Any], folder: Path, catalog: Catalog) -> str:
-    """The first one that config.json names, or the one that is meant by it (``ModelOffer.told_by``)."""
-    names = checkpoint.get("architectures")
-    if not isinstance(names, list) or not names or not isinstance(names[0], str):
-        raise ConfigError(f"{folder}/config.json names no architecture; add one with --hf-overrides", param="model")
-    for offer in catalog.offers(ModelOffer):
-        key = offer.told_by.get(names[0])
-        if key is not None and checkpoint.get(key):
-            return offer.architectures[0]
-    return names[0]
-
-
 def _choose_block_size(asked: int | None, attention: AttentionOffer, model: ModelOffer, choices: Choices) -> int:
     allowed = attention.block_sizes
     if asked is None and model.block_size is not None:
@@ -208,6 +185,14 @@ def _choose_block_size(asked: int | None, attention: AttentionOffer, model: Mode
         sizes = ", ".join(map(str, sorted(allowed)))
         raise ConfigError(f"block_size={asked}: {attention.name} allows {sizes}", param="block_size")
     return asked
+
+
+def _choose_dtypes(
+    settings: Settings, checkpoint: Mapping[str, Any], capabilities: Capabilities, model: ModelOffer, choices: Choices
+) -> tuple[str, str]:
+    """The model's, and the KV cache's."""
+    dtype = _choose_dtype(settings["dtype"], checkpoint, capabilities, model, choices)
+    return dtype, _choose_kv_dtype(settings["kv_cache_dtype"], checkpoint, capabilities, choices)
 
 
 def _choose_dtype(

@@ -13,10 +13,10 @@ from lsv.config import Choices, DraftModel
 from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import DrafterOffer
 from lsv.plugins.catalog import Catalog
+from lsv.resolve.architecture.choice import choose_model
 from lsv.resolve.files import hub_of
 from lsv.resolve.lengths import own_length
 from lsv.resolve.locate import language_of, locate_model, read_config
-from lsv.resolve.pooling import find_offer
 from lsv.settings import Settings
 from lsv.untrusted.files import read_regular
 
@@ -94,16 +94,19 @@ def read_draft_model(
         return Found(model, checkpoint, places)
     if not named:
         raise ConfigError(f"{_NAME}: {folder}/config.json names no architecture", param=_NAME)
-    serving = find_offer(catalog, named)
+    served = choose_model(checkpoint, folder, catalog, Choices())
+    serving, checkpoint = served.model, read_config(folder, served.overrides)
     if serving.encodes or not serving.causal:
         raise ConfigError(f"{_NAME}: {named} is not a generative model: choose another one", param=_NAME)
-    length = min(target.longest, own_length(checkpoint, serving))
+    length = own_length(checkpoint, serving, target.longest)
     model = DraftModel(
         folder=str(folder),
-        architecture=named,
+        architecture=served.architecture,
+        wrapper=served.wrapper,
         offer=serving.name,
         quantization=choose_quantizer(asked.get("quantization"), checkpoint, catalog, Choices()),
         max_model_len=length if longest is None else min(length, longest),
+        overrides=served.overrides,
     )
     return Found(model, checkpoint, None)
 

@@ -17,8 +17,15 @@ _LENGTH_KEYS = (
 )  # fmt: skip
 
 
-def own_length(checkpoint: Mapping[str, Any], model: ModelOffer) -> int:
-    """Tokens the checkpoint was made for, rope scaling included, of what writes beside a tower or an encoder."""
+def own_length(checkpoint: Mapping[str, Any], model: ModelOffer, most: int | None = None) -> int:
+    """Tokens the checkpoint was made for, rope scaling included, of what writes beside a tower or an encoder; at most
+    ``most``.
+    """
+    length = _own_length(checkpoint, model)
+    return length if most is None else min(length, most)
+
+
+def _own_length(checkpoint: Mapping[str, Any], model: ModelOffer) -> int:
     checkpoint = {**checkpoint, **language_of(checkpoint)[1], **mapping_of(checkpoint, "decoder")}
     length = next((checkpoint[key] for key in _LENGTH_KEYS if isinstance(checkpoint.get(key), int)), None)
     if length is None and model.positions is not None:

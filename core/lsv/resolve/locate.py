@@ -20,7 +20,7 @@ _HUB_FOLDER = re.compile(r"models--(?P<name>.+)/snapshots/[^/]+$")
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
 """The end of the stem of a file that is one of several."""
 
-_LANGUAGE_KEYS = ("text_config", "llm_config")
+_LANGUAGE_KEYS = ("text_config", "llm_config", "language_config")
 """What config.json calls the configuration of the language model in a checkpoint that has more."""
 _WRITER = "thinker_config"
 _NAMES = ("architectures", "model_type")

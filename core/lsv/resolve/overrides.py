@@ -60,16 +60,16 @@ def describe_parts(found: Mapping[ModelPart, Path], checkpoint: Mapping[str, Any
                 "quantised at start by --quantization",
                 param="hf_overrides",
             )
-        laid[part.config] = _instead(old, own) if isinstance(old, Mapping) else own
+        laid[part.config] = instead(old, own) if isinstance(old, Mapping) else own
     return laid
 
 
-def _instead(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+def instead(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """What, laid over ``old``, leaves ``new``: other keys become null."""
     made: dict[str, Any] = dict.fromkeys(old.keys() - new.keys())
     for key, value in new.items():
         before = old.get(key)
-        made[key] = _instead(before, value) if isinstance(before, Mapping) and isinstance(value, Mapping) else value
+        made[key] = instead(before, value) if isinstance(before, Mapping) and isinstance(value, Mapping) else value
     return made
 
 

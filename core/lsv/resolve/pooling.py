@@ -12,13 +12,12 @@ import msgspec
 from lsv.config import Choices
 from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import ModelOffer
-from lsv.plugins.catalog import Catalog
 from lsv.request.pooling import Activation, ModelTask, Pooler
 from lsv.resolve.sentence import Sentence, read_sentence
 from lsv.settings import Settings
 from lsv.untrusted.files import read_regular
 
-_HEADS: Mapping[str, ModelTask] = {
+HEADS: Mapping[str, ModelTask] = {
     "ForSequenceClassification": "classify",
     "ForTokenClassification": "token_classify",
     "ForRewardModel": "reward",
@@ -40,40 +39,6 @@ _PROBLEMS: Mapping[str, Activation] = {
     "regression": "none", "single_label_classification": "softmax", "multi_label_classification": "sigmoid",
 }  # fmt: skip
 _SIZES = ("hidden_size", "d_model", "n_embd", "dim", "embedding_size")
-
-
-def find_offer(catalog: Catalog, architecture: str, asked: str = "auto") -> ModelOffer:
-    """The model that serves an architecture; one with another head is served by the language model's.
-
-    ``asked`` is the option model_impl. Raises ``ConfigError`` where there is no such model.
-    """
-    found = _find_native(catalog, architecture)
-    if asked == "transformers" and not found.adapts:
-        return _find_fallback(catalog, architecture)
-    if found.adapts and asked == "native":
-        raise ConfigError(f"model_impl=native: no native model offers {architecture}", param="model_impl")
-    return found
-
-
-def _find_fallback(catalog: Catalog, architecture: str) -> ModelOffer:
-    for offer in catalog.offers(ModelOffer):
-        if offer.fallback:
-            return offer
-    raise ConfigError(
-        f"model_impl=transformers: no plugin runs {architecture} by transformers' code", param="model_impl"
-    )
-
-
-def _find_native(catalog: Catalog, architecture: str) -> ModelOffer:
-    """A native one, failing that the fallback for all architectures."""
-    offer = catalog.architecture(architecture)
-    if offer.fallback:
-        stem = next((architecture.removesuffix(head) for head in _HEADS if architecture.endswith(head)), "")
-        for name in (f"{stem}ForCausalLM", f"{stem}Model") if stem else ():
-            found = catalog.architecture(name)
-            if not found.fallback:
-                return found
-    return offer
 
 
 def choose_pooler(
@@ -108,7 +73,7 @@ def is_cached(checkpoint: Mapping[str, Any], offer: ModelOffer, pooler: Pooler) 
 def _choose_task(
     settings: Settings, architecture: str, sentence: Sentence | None, offer: ModelOffer, choices: Choices
 ) -> ModelTask:
-    own: ModelTask = next((task for head, task in _HEADS.items() if architecture.endswith(head)), "generate")
+    own: ModelTask = next((task for head, task in HEADS.items() if architecture.endswith(head)), "generate")
     if own == "embed" and "embed" not in offer.tasks:
         own = "generate"  # some families call the whole model so
     why = f"the architecture is {architecture}"
@@ -292,4 +257,4 @@ def _configured(pooler: Pooler, settings: Settings) -> Pooler:
     return msgspec.structs.replace(pooler, **changes)
 
 
-assert set(_HEADS.values()) <= set(get_args(ModelTask))
+assert set(HEADS.values()) <= set(get_args(ModelTask))

@@ -11,6 +11,11 @@ MEDIA = grouped(
         name="limit_mm_per_prompt", type="counts",
         help="maximum items of media in a prompt, as image=2,audio=1 or JSON (default: 16 of each kind)", main=True
     ),
+    Setting(
+        name="language_model_only", type="bool", default=False,
+        help="serve the language model alone: towers for media are not loaded where the model allows it, and requests "
+        "with media are refused",
+    ),
     Setting(name="mm_processor_kwargs", type="json", help="JSON options of the model's media processor"),
     Setting(name="allowed_local_media_path", help="folder that file: URLs may read from (default: none)"),
     Setting(

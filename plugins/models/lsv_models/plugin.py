@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lsv import hookimpl
-from lsv.offers import ModelOffer
+from lsv.offers import FamilyOffer, ModelOffer
 from lsv_models import rereading_offers as rereading
 from lsv_models.gemma import offers as gemma
 from lsv_models.gpt import offers as gpt
@@ -53,3 +53,8 @@ def lsv_models() -> Iterable[ModelOffer]:
     yield from rereading.OFFERS
     yield from seq2seq.OFFERS
     yield ModelOffer("transformers", (), "lsv_models.generic:Generic", _TASKS, fallback=True, adapts=True)
+
+
+@hookimpl
+def lsv_families() -> Iterable[FamilyOffer]:
+    yield FamilyOffer("transformers", "lsv_models.families:read_families")

@@ -10,7 +10,8 @@ from lsv.config import Choices
 from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import ModelOffer
 from lsv.request.pooling import Pooler
-from lsv.resolve.pooling import choose_pooler, find_offer, is_cached
+from lsv.resolve.architecture.choice import find_offer
+from lsv.resolve.pooling import choose_pooler, is_cached
 from lsv.resolve.sentence import read_sentence
 from lsv.testing.catalog import catalog_of
 

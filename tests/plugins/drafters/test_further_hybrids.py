@@ -119,3 +119,35 @@ def test_what_a_checkpoint_lacks_is_named(key: str, value: Any, tmp_path: Path) 
     (folder / "config.json").write_text(json.dumps({**config, key: value}))
     with pytest.raises(ConfigError, match=key):
         LLM(str(folder), **PLAIN, speculative_config={"method": "mtp"})
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_published_wrapper_drafts_by_the_same_layer(
+    tied: bool, tmp_path: Path, drafted: list[tuple[list[int], list[int]]]
+) -> None:
+    folder, _, _ = write("qwen3_5_text", tmp_path / "m", tied=tied)
+    found = []
+    for place in (folder, wrap(folder, tmp_path / "wrapped")):
+        drafting = {"method": "mtp", "num_speculative_tokens": 2, "adaptive": False}
+        with LLM(str(place), **PLAIN, max_num_batched_tokens=48, speculative_config=drafting) as llm:
+            given = [{"prompt_token_ids": list(prompt)} for prompt in PROMPTS]
+            answers = [one.outputs[0].token_ids for one in llm.generate(given, GREEDY, use_tqdm=False)]
+        found.append((answers, sorted(drafted)))
+        drafted.clear()
+    assert found[0] == found[1]
+    assert found[0][1]
+
+
+def wrap(folder: Path, path: Path) -> Path:
+    """The same model as Qwen3.5 is published: its language model beside a tower."""
+    path.mkdir()
+    text = json.loads((folder / "config.json").read_text())
+    whole = {"architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5", "text_config": text}
+    whole |= {"vision_config": {}, "tie_word_embeddings": text["tie_word_embeddings"]}
+    (path / "config.json").write_text(json.dumps(whole))
+    tensors = {
+        f"model.language_model.{name.removeprefix('model.')}" if name.startswith("model.") else name: tensor
+        for name, tensor in load_file(folder / "model.safetensors").items()
+    }
+    save_file({**tensors, "model.visual.pos_embed.weight": torch.ones(2, 2)}, path / "model.safetensors")
+    return path

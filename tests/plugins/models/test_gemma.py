@@ -4,13 +4,18 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 import lsv_quant.plugin as quant
+from lsv.config import Choices
 from lsv.errors import CheckpointError
+from lsv.request.media import Modality
+from lsv.resolve.architecture.choice import choose_model
+from lsv.resolve.locate import read_config
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import SCHEDULES, Sequences, check_model, engine_config, load, run_schedule
 from lsv.testing.tensors import TensorsSource, fill_module, place
@@ -124,10 +129,10 @@ def test_quantised_online_stays_close(case, checkpoint):
 
 
 HALVES = {
-    "gemma3": ("gemma3_seeing", "language_model.model.", "vision_tower.blocks.0.weight"),
-    "gemma3n": ("gemma3n_half", "model.language_model.", "model.audio_tower.conv.weight"),
-    "gemma4": ("gemma4_half", "model.language_model.", "model.embed_vision.projection.weight"),
-    "gemma4 unified": ("gemma4_unified_half", "model.language_model.", "model.embed_audio.projection.weight"),
+    "gemma3": ("Gemma3", "language_model.model.", "vision_tower.blocks.0.weight"),
+    "gemma3n": ("Gemma3n", "model.language_model.", "model.audio_tower.conv.weight"),
+    "gemma4": ("Gemma4", "model.language_model.", "model.embed_vision.projection.weight"),
+    "gemma4 unified": ("Gemma4Unified", "model.language_model.", "model.embed_audio.projection.weight"),
 }
 
 
@@ -135,18 +140,24 @@ HALVES = {
     "case", [pytest.param(case, marks=[pytest.mark.slow] * (case != "gemma3n")) for case in HALVES]
 )
 def test_text_halves_are_read_from_beside_towers(case, checkpoint, catalog, tmp_path):
-    offer, prefix, other = HALVES[case]
+    family, prefix, other = HALVES[case]
     whole = config_of(case, checkpoint)
     keys = json.loads((Path(whole.model) / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": case, "text_config": keys, "vision_config": {}}))
+    written = {"architectures": [f"{family}ForConditionalGeneration"], "model_type": case, "vision_config": {}}
+    (tmp_path / "config.json").write_text(json.dumps({**written, "text_config": keys}))
     tensors = load_file(Path(whole.model) / "model.safetensors")
     renamed = {prefix + name.removeprefix("model."): tensor for name, tensor in tensors.items()}
     save_file({**renamed, other: torch.ones(2, 2)}, tmp_path / "model.safetensors")
     found, expected = (
         run_schedule(Sequences(load(config, catalog)), SCHEDULES["mixed"])
-        for config in (engine_config(tmp_path, offer), whole)
+        for config in (half_config(tmp_path, catalog), whole)
     )
     assert all(torch.equal(found[sequence], expected[sequence]) for sequence in expected)
+
+
+def half_config(folder, catalog):
+    served = choose_model(read_config(folder, {}), folder, catalog, Choices(), unwanted=get_args(Modality))
+    return engine_config(folder, served.model.name, overrides=served.overrides, wrapper=served.wrapper)
 
 
 @pytest.mark.row("F-664")
@@ -168,7 +179,7 @@ def test_gemma3_as_it_is_published_leaves_out_sizes(catalog, tmp_path):
 def test_a_half_without_a_config_of_its_own_is_refused(text, catalog, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"text_config": text}))
     with pytest.raises(CheckpointError, match="text_config must be an object"):
-        declare(engine_config(tmp_path, "gemma3n_half"), catalog)
+        declare(engine_config(tmp_path, "gemma3_seeing"), catalog)
 
 
 @pytest.mark.parametrize(

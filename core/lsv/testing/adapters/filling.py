@@ -22,7 +22,8 @@ def with_slots(config: EngineConfig, catalog: Catalog, count: int) -> tuple[Decl
     places: dict[str, Slots] = {}
     declared = load(config, catalog, lambda model: places.update(attach(model, count, 8, torch.float32)))
     allocate(declared.model, torch.device("cpu"))
-    return declared, AdapterStore(declared.model, places, AdapterOptions(slots=count, max_rank=8, host=1))
+    options = AdapterOptions(slots=count, max_rank=8, host=1)
+    return declared, AdapterStore(declared.model, declared.rename, places, options)
 
 
 def load_adapter(store: AdapterStore, id: int, folder: Path, known: str = "") -> None:

@@ -31,6 +31,7 @@ from lsv.plugins.catalog import Catalog
 from lsv.resolve.locate import read_config
 from lsv.weights import kv_scales
 from lsv.weights.fill import Filler
+from lsv.weights.halves import Half
 from lsv.weights.place import Declaration, Shard, TensorSlot, Tie, Weights
 from lsv.weights.placement import Placement
 from lsv.weights.quantizer import Linear, Quantizer, Unquantised, WithIgnored
@@ -65,6 +66,12 @@ class Declared:
     filled: bool = False
     streamed: StreamedLayers | None = None
     """The model's layers, where some of them are kept on the host."""
+    half: Half | None = None
+    """Where the model is in its checkpoint, if that holds more."""
+
+    def rename(self, name: str) -> str:
+        """A checkpoint's name of a tensor or layer -> the one that the model declared."""
+        return self.model.rename(name if self.half is None else self.half.rename(name))
 
     @property
     def weight_bytes(self) -> int:
@@ -84,10 +91,12 @@ def declare(
     torch_device: torch.device | str = "cpu",
     architecture: Architecture | None = None,
     untied: frozenset[str] = frozenset(),
+    half: Half | None = None,
 ) -> Declared:
     """Build the model on meta from config.json alone. ``communicator`` None means a single rank, ``exchange`` is with
     replicas that share its experts, ``architecture`` None the one of the configuration's offer. Heads whose tensors
-    are ``untied`` have weights of their own, whatever config.json says.
+    are ``untied`` have weights of their own, whatever config.json says. ``half`` is where the model is in a checkpoint
+    that holds more.
 
     Raises ``CheckpointError`` for a config.json the architecture can't follow, ``ConfigError`` for sizes that
     can't be split over the ranks and for an unknown dtype.
@@ -105,7 +114,7 @@ def declare(
         Shard(communicator.group.rank, communicator.group.size) if communicator else Shard(),
         communicator,
         _make_placement(config, communicator if exchange is None else exchange.communicator),
-        architecture.prefixes,
+        (*architecture.prefixes, *(half.prefixes if half else ())),
         untied,
     )
     w, pooler = Weights(declaration), config.pooler
@@ -124,7 +133,9 @@ def declare(
         held = _own_slots(model, slots, config, exchange)
         declaration.placement.check()
     passed_over = (*(tie.head for tie in declaration.ties), *declaration.unread)
-    ignored = (f"^{re.escape(name)}$" for name in passed_over)
+    ignored = [f"^{re.escape(name)}$" for name in passed_over]
+    if half is not None:
+        ignored += [rf"^{re.escape(name)}(\.|$)" for name in half.unread]
     return Declared(
         model=model,
         sampling=Sampling(model.vocab_size, dtype),
@@ -138,6 +149,7 @@ def declare(
         filler=Filler(model, held, (*model.ignores, *ignored, kv_scales.NAMES), every=slots),
         ties=tuple(declaration.ties),
         shared=(*(communicator.ops if communicator else ()), *(exchange.communicator.ops if exchange else ())),
+        half=half,
     )
 
 

@@ -29,6 +29,7 @@ from lsv.plugins.catalog import Catalog
 from lsv.weights import kv_scales
 from lsv.weights.checkpoint import CheckpointSource, DummySource, RenamedSource, SafetensorsSource
 from lsv.weights.fill import Report
+from lsv.weights.halves import Half, find_half
 from lsv.weights.pickled import PickledSource, pickled_files
 from lsv.weights.sharded import ShardedSource, is_sharded
 from lsv.weights.stacks import UnfoldedSource
@@ -96,7 +97,9 @@ def load(
     adapters = None
     if config.adapters is not None:
         model = declared.model
-        adapters = AdapterStore(model, places, config.adapters, communicator, device.torch_device, every)
+        adapters = AdapterStore(
+            model, declared.rename, places, config.adapters, communicator, device.torch_device, every
+        )
     # shapes may depend on the cache's size, and replicas that share experts run them all together
     equal = [group for group in (every, None if exchange is None else exchange.communicator) if group is not None]
     fit = plan_fit(bound, config, device, equal)
@@ -130,11 +133,14 @@ def declare_stored(
         declare, config, catalog, communicator=communicator, exchange=exchange, torch_device=torch_device
     )  # fmt: skip
     declared = make()
+    if config.wrapper and (half := locate_half(config, declared, catalog)) is not None:
+        make = partial(make, half=half)
+        declared = make()
     computes_tokens = config.pooler.task == "generate" or config.pooler.contrast is not None
     if config.load_format == "dummy" or not declared.ties or not computes_tokens:
         return declared
     with closing(open_source(config, declared, catalog)) as opened:
-        source = RenamedSource(opened, declared.model.rename)
+        source = RenamedSource(opened, declared.rename)
         untied = find_untied(source, declared.ties, model_dtype(config.dtype))
     if not untied:
         return declared
@@ -144,6 +150,23 @@ def declare_stored(
         ", ".join(sorted(untied)),
     )
     return make(untied=untied)
+
+
+def locate_half(config: EngineConfig, declared: Declared, catalog: Catalog) -> Half | None:
+    """Where a declared model is in its checkpoint; None for files that hold nothing else, and for no files.
+
+    Raises ``CheckpointError`` where it is nowhere.
+    """
+    if not config.wrapper or config.load_format == "dummy":
+        return None
+    with closing(open_source(config, declared, catalog)) as source:
+        if isinstance(source, ShardedSource):
+            return None
+        wanted = {piece.name for slot in declared.slots for piece in slot.pieces}
+        half = find_half(source.tensors(), wanted, declared.model.rename)
+    others = ", ".join(half.unread) or "nothing"
+    log.info("%s: only the language model is served; the checkpoint also holds %s", config.wrapper, others)
+    return half
 
 
 def _attach_adapters(declared: Declared, config: EngineConfig) -> dict[str, Slots]:
@@ -219,7 +242,7 @@ def fill(
     the checkpoint does not fit.
     """
     declared.model.eval()
-    source = TiedSource(RenamedSource(source, declared.model.rename), declared.ties)
+    source = TiedSource(RenamedSource(source, declared.rename), declared.ties)
     source = UnfoldedSource(source, declared.model.stacks)
     streamed = declared.streamed
     declared.filler.fill(source, declared.device, progress, staging, None if streamed is None else streamed.move)

@@ -30,7 +30,7 @@ def with_parts(
             if part.folder is not None:
                 sources[part.place] = source = open_folder(part.folder)
                 opened.callback(source.close)
-        rename = declared.model.rename
+        rename = declared.rename
         joined = PartedSource(own, sources, rename)
         needed = {piece.name for slot in declared.slots if not slot.optional for piece in slot.pieces}
         lacks = not needed <= set(map(rename, joined.tensors()))

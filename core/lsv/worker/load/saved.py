@@ -118,7 +118,7 @@ def _state(config: EngineConfig, catalog: Catalog, rank: int) -> Iterator[tuple[
     asked = bool(read_config(Path(config.model), config.overrides).get("tie_word_embeddings"))
     tied = asked and bool(declared.ties)
     with closing(open_source(config, declared, catalog)) as opened:
-        source = TiedSource(RenamedSource(opened, declared.model.rename), declared.ties)
+        source = TiedSource(RenamedSource(opened, declared.rename), declared.ties)
         for slot in declared.slots:
             name = _fused_name(slot)
             if name in (EMBEDDING, HEAD):

@@ -45,10 +45,11 @@ def _with_checkpoint(config: EngineConfig, model: DraftModel) -> EngineConfig:
         model=model.folder,
         parts=(),
         architecture=model.architecture,
+        wrapper=model.wrapper,
         model_offer=model.offer or config.model_offer,
         quantization=model.quantization,
         quantization_ignore=(),
         load_format="dummy" if config.load_format == "dummy" else "auto",
         loader={},
-        overrides={},
+        overrides=model.overrides,
     )

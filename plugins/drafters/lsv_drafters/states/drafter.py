@@ -30,6 +30,7 @@ from lsv.nn.step import Embeddings
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.locate import read_config
 from lsv.weights.checkpoint import CheckpointSource
+from lsv.weights.halves import Half
 from lsv.worker.edits import NO_EDITS
 from lsv.worker.inputs import Batch
 from lsv.worker.load.bound import Bound, bind
@@ -80,6 +81,10 @@ class StatesDrafter(Drafter):
     def architecture(self, config: EngineConfig, catalog: Catalog) -> Architecture:
         """The class of the ``StateReader``. Raises ``StartError``."""
 
+    def half(self, config: EngineConfig, catalog: Catalog) -> Half | None:
+        """Where the model that answers is in a checkpoint that is its drafter's, too, and holds more."""
+        return None
+
     @abc.abstractmethod
     def open(self, config: EngineConfig, own: EngineConfig, bound: Bound, catalog: Catalog) -> CheckpointSource:
         """Its weights; ``own`` is the configuration under which it is loaded."""
@@ -90,7 +95,8 @@ class StatesDrafter(Drafter):
     def _bind(self, config: EngineConfig, catalog: Catalog, device: torch.device) -> tuple[Bound, EngineConfig]:
         """The model without its weights, and the configuration under which it is loaded."""
         own = draft_config(config)
-        declared = declare(own, catalog, torch_device=device, architecture=self.architecture(config, catalog))
+        architecture, half = self.architecture(config, catalog), self.half(config, catalog)
+        declared = declare(own, catalog, torch_device=device, architecture=architecture, half=half)
         return bind(declared, own, catalog), draft_config(config, len(declared.groups))
 
     def start(self, site: Site) -> None:

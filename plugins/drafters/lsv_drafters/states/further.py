@@ -7,9 +7,11 @@ from lsv.errors import ConfigError
 from lsv.nn.model import Architecture, Model
 from lsv.offers import ModelOffer
 from lsv.plugins.catalog import Catalog
-from lsv.weights.checkpoint import CheckpointSource
+from lsv.weights.checkpoint import CheckpointSource, RenamedSource
+from lsv.weights.halves import Half
 from lsv.worker.load.bound import Bound
-from lsv.worker.load.loaded import open_source
+from lsv.worker.load.declared import declare
+from lsv.worker.load.loaded import locate_half, open_source
 from lsv_drafters.states.drafter import StatesDrafter
 from lsv_drafters.states.source import WithAliases
 
@@ -28,6 +30,10 @@ class FurtherDrafter(StatesDrafter):
             )
         return catalog.load(offer, "further")  # type: ignore[no-any-return]
 
+    def half(self, config: EngineConfig, catalog: Catalog) -> Half | None:
+        return locate_half(config, declare(config, catalog), catalog) if config.wrapper else None
+
     def open(self, config: EngineConfig, own: EngineConfig, bound: Bound, catalog: Catalog) -> CheckpointSource:
-        source = open_source(own, bound.declared, catalog)
+        source, half = open_source(own, bound.declared, catalog), bound.declared.half
+        source = source if half is None else RenamedSource(source, half.rename)
         return WithAliases(source, getattr(bound.declared.model, "aliases", {}))

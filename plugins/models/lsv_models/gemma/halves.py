@@ -1,7 +1,4 @@
-"""The text halves of Gemma 3, 3n and 4 as these are published: beside towers for images and sound, which go unread.
-
-Gemma 3 has its own, see ``lsv_models.senses.gemma3``.
-"""
+"""The language models of Gemma 3 and PaliGemma by the config.json of the whole, for ``lsv_models.senses``."""
 
 from __future__ import annotations
 
@@ -12,8 +9,6 @@ from lsv.errors import CheckpointError
 from lsv.nn.decoder import DenseDecoder
 from lsv.weights.place import Weights
 from lsv_models.gemma.gemma import Gemma3
-from lsv_models.gemma.gemma3n import Gemma3n
-from lsv_models.gemma.gemma4 import Gemma4, Gemma4Unified
 
 _TOWERS = r"^(model\.)?(vision_tower|audio_tower|embed_vision|embed_audio|multi_modal_projector)\."
 
@@ -43,15 +38,3 @@ class Gemma3Half(Half, Gemma3):
     left_out: ClassVar[Mapping[str, Any]] = {
         "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131072,
     }  # fmt: skip
-
-
-class Gemma3nHalf(Half, Gemma3n):
-    pass
-
-
-class Gemma4Half(Half, Gemma4):
-    pass
-
-
-class Gemma4UnifiedHalf(Half, Gemma4Unified):
-    pass

@@ -13,13 +13,6 @@ def _offer(name: str, load: str, *architectures: str, unstable: dict[str, str] =
     return ModelOffer(name, architectures, f"lsv_models.gemma.{load}", _TASKS, unstable=unstable)
 
 
-def _half(name: str, load: str, architecture: str) -> ModelOffer:
-    """The text half of a family that also sees or hears."""
-    return ModelOffer(
-        name, (architecture,), f"lsv_models.gemma.halves:{load}", unstable=_OVERFLOWS, note="text alone, without media"
-    )
-
-
 OFFERS = (
     _offer("gemma", "gemma:Gemma", "GemmaForCausalLM", "GemmaModel", unstable={}),
     _offer("gemma2", "gemma:Gemma2", "Gemma2ForCausalLM", "Gemma2Model"),
@@ -36,8 +29,5 @@ OFFERS = (
         unstable=_OVERFLOWS,
         positions=131072,
     ),
-    _half("gemma3n_half", "Gemma3nHalf", "Gemma3nForConditionalGeneration"),
-    _half("gemma4_half", "Gemma4Half", "Gemma4ForConditionalGeneration"),
-    _half("gemma4_unified_half", "Gemma4UnifiedHalf", "Gemma4UnifiedForConditionalGeneration"),
 )
 """Native families of text, from the smallest difference to Llama to the largest."""

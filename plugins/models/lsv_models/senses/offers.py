@@ -19,6 +19,7 @@ OFFERS = (
         "lsv_models.senses.paligemma:PaliGemma",
         modalities=_SEEING,
         positions=8192,
+        divisible=False,  # tokens of a prompt see one another, and Gemma's do not
     ),
     ModelOffer("mllama", ("MllamaForConditionalGeneration",), "lsv_models.senses.mllama:Mllama", modalities=_SEEING),
     ModelOffer("blip2", ("Blip2ForConditionalGeneration",), "lsv_models.senses.blip2:Blip2", modalities=_SEEING),

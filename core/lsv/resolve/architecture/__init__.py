@@ -1,0 +1,1 @@
+"""Which model serves a checkpoint, going by the names in its config.json."""

@@ -1,0 +1,157 @@
+"""The model that serves a checkpoint, and what config.json says once its names are understood."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+
+from lsv.config import Choices
+from lsv.errors import ConfigError
+from lsv.offers import ModelOffer
+from lsv.plugins.catalog import Catalog
+from lsv.request.media import Modality
+from lsv.resolve.architecture.families import Families, read_families
+from lsv.resolve.architecture.halves import architectures_of, has_half, read_half
+from lsv.resolve.code import note_model
+from lsv.resolve.locate import read_config
+from lsv.resolve.overrides import instead
+from lsv.resolve.pooling import HEADS
+from lsv.settings import Settings
+
+
+class Served(msgspec.Struct, frozen=True):
+    """What serves a checkpoint."""
+
+    architecture: str
+    model: ModelOffer
+    overrides: Mapping[str, Any] = {}
+    """What is laid over config.json for it."""
+    wrapper: str = ""
+    """The checkpoint's own architecture, where its language model alone is served."""
+
+
+def resolve_model(
+    folder: Path, overrides: Mapping[str, Any], settings: Settings, catalog: Catalog, choices: Choices
+) -> Served:
+    """As ``choose_model``, by the settings. ``overrides`` are laid over config.json."""
+    checkpoint, unwanted = read_config(folder, overrides), unwanted_media(settings)
+    return choose_model(checkpoint, folder, catalog, choices, settings["model_impl"], unwanted)
+
+
+def choose_model(
+    checkpoint: Mapping[str, Any],
+    folder: Path,
+    catalog: Catalog,
+    choices: Choices,
+    asked: str = "auto",
+    unwanted: Collection[str] = (),
+) -> Served:
+    """``asked`` is the option model_impl. Of a model all of whose media are ``unwanted``, the language model is served
+    alone if it can be. Raises ``ConfigError`` where nothing serves the checkpoint.
+    """
+    named = _read_name(checkpoint, folder, catalog)
+    model = _find_native(catalog, named)
+    media = set(model.modalities) - {"text"}
+    if asked != "transformers" and (model.fallback or (media and media <= set(unwanted) and model.divisible)):
+        families = read_families(catalog)
+        served = _find_half(checkpoint, named, catalog, families) or _find_meant(checkpoint, named, catalog, families)
+        if served is not None:
+            choices.note("architecture", served.architecture, _explain(served, named, checkpoint, families))
+            return served
+    model = find_offer(catalog, named, asked)
+    note_model(checkpoint, named, model, choices, asked)
+    return Served(named, model)
+
+
+def _explain(served: Served, named: str, checkpoint: Mapping[str, Any], families: Families) -> str:
+    if served.wrapper:
+        return f"the language model of {named} alone: it takes no images, sound or video"
+    if named in families.aliases:
+        return f"{named} is another name for it"
+    return f"{named} is unknown, and checkpoints of model_type {checkpoint.get('model_type')} are usually this"
+
+
+def unwanted_media(settings: Settings) -> frozenset[str]:
+    """The kinds of media that no prompt may hold."""
+    if settings["language_model_only"]:
+        return frozenset(get_args(Modality))
+    limits: Mapping[str, int] = settings["limit_mm_per_prompt"] or {}
+    return frozenset(kind for kind, most in limits.items() if most == 0)
+
+
+def find_offer(catalog: Catalog, architecture: str, asked: str = "auto") -> ModelOffer:
+    """The model that serves an architecture; one with another head is served by the language model's.
+
+    ``asked`` is the option model_impl. Raises ``ConfigError`` where there is no such model.
+    """
+    found = _find_native(catalog, architecture)
+    if asked == "transformers" and not found.adapts:
+        return _find_fallback(catalog, architecture)
+    if found.adapts and asked == "native":
+        raise ConfigError(f"model_impl=native: no native model offers {architecture}", param="model_impl")
+    return found
+
+
+def _read_name(checkpoint: Mapping[str, Any], folder: Path, catalog: Catalog) -> str:
+    """The first architecture that config.json names, or the one that is meant by it (``ModelOffer.told_by``)."""
+    names = checkpoint.get("architectures")
+    if not isinstance(names, list) or not names or not isinstance(names[0], str):
+        raise ConfigError(f"{folder}/config.json names no architecture; add one with --hf-overrides", param="model")
+    for offer in catalog.offers(ModelOffer):
+        key = offer.told_by.get(names[0])
+        if key is not None and checkpoint.get(key):
+            return offer.architectures[0]
+    return names[0]
+
+
+def _find_half(checkpoint: Mapping[str, Any], named: str, catalog: Catalog, families: Families) -> Served | None:
+    """The native model of a checkpoint's language model; None where there is none."""
+    if not has_half(checkpoint) or checkpoint.get("is_encoder_decoder"):
+        return None
+    for architecture in architectures_of(checkpoint, families):
+        model = catalog.architecture(architecture)
+        if not model.fallback:
+            laid = instead(checkpoint, read_half(checkpoint, architecture, families))
+            return Served(architecture, model, laid, named)
+    return None
+
+
+def _find_meant(checkpoint: Mapping[str, Any], named: str, catalog: Catalog, families: Families) -> Served | None:
+    """The model that a name means which neither a plugin nor a library has; None where it means none."""
+    meant = families.aliases.get(named)
+    if meant is None and not _is_known(named, families):
+        kind = str(checkpoint.get("model_type"))
+        wrapper = families.wrappers.get(kind)
+        meant = families.architectures.get(kind) if wrapper is None else wrapper.architecture
+    if meant is None or meant == named:
+        return None
+    return Served(meant, find_offer(catalog, meant), {"architectures": [meant]})
+
+
+def _is_known(named: str, families: Families) -> bool:
+    wrappers = (wrapper.architecture for wrapper in families.wrappers.values())
+    return named in (*families.architectures.values(), *wrappers)
+
+
+def _find_fallback(catalog: Catalog, architecture: str) -> ModelOffer:
+    for offer in catalog.offers(ModelOffer):
+        if offer.fallback:
+            return offer
+    raise ConfigError(
+        f"model_impl=transformers: no plugin runs {architecture} by transformers' code", param="model_impl"
+    )
+
+
+def _find_native(catalog: Catalog, architecture: str) -> ModelOffer:
+    """A native one, failing that the fallback for all architectures."""
+    offer = catalog.architecture(architecture)
+    if offer.fallback:
+        stem = next((architecture.removesuffix(head) for head in HEADS if architecture.endswith(head)), "")
+        for name in (f"{stem}ForCausalLM", f"{stem}Model") if stem else ():
+            found = catalog.architecture(name)
+            if not found.fallback:
+                return found
+    return offer

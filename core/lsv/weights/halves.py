@@ -1,0 +1,120 @@
+"""The names of a language model's tensors in a checkpoint that holds more.
+
+Such checkpoints put the language model below a prefix of their own: ``model.language_model.layers``,
+``language_model.model.layers`` and others, where the language model by itself has ``model.layers``. The prefix is found
+by which one makes most of the stored names those that the language model declares.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from lsv.errors import CheckpointError
+from lsv.weights.naming import Prefixes, rename
+
+Path = tuple[str, ...]
+"""The components of a name."""
+
+_USUAL = ("model.language_model", "language_model.model")
+"""How transformers 5 and 4 call what a language model alone calls ``model``. Adapters and lists of layers that are not
+quantised may use either name, whatever the files do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """Where a language model is in a checkpoint."""
+
+    prefixes: Prefixes
+    """From the checkpoint's names to those of the language model alone."""
+    unread: tuple[str, ...]
+    """The beginnings of the names of everything else."""
+
+    def rename(self, name: str) -> str:
+        """A checkpoint's name of a tensor or layer -> that in the language model alone."""
+        return rename(name, self.prefixes)
+
+
+def find_half(stored: Iterable[str], declared: Collection[str], own: Callable[[str], str]) -> Half:
+    """``stored`` are the tensors of a checkpoint, ``declared`` those of the language model, and ``own`` renames what
+    checkpoints of the language model alone call otherwise.
+
+    Raises ``CheckpointError`` where the checkpoint holds no such model.
+    """
+    names = [tuple(name.split(".")) for name in stored]
+    telling = [name for name in names if _layer(name) in (None, "0")]  # all layers have the same names
+    body, wanted = _body(declared), frozenset(declared)
+    best, most = None, 0
+    for place in dict.fromkeys(_stem(name)[:-1] for name in telling if _layer(name) == "0"):
+        for prefixes in _spell(place, body, names, wanted):
+            count = len(wanted.intersection(own(rename(".".join(name), prefixes)) for name in telling))
+            if count > most:
+                best, most = (place, prefixes), count
+    if best is None:
+        raise CheckpointError(
+            f"the checkpoint has no tensors of the language model that its config.json describes, such as "
+            f"{next(iter(declared), body)} below a prefix of its own"
+        )
+    place, prefixes = best
+    return Half((*prefixes, *_usual(body, place)), tuple(_outside(names, place, prefixes, wanted)))
+
+
+def _spell(place: Path, body: Path, names: Iterable[Path], declared: Collection[str]) -> Iterator[Prefixes]:
+    """What may have become of the names of a body that is at ``place``: another beginning, or a longer one."""
+    tops = sorted({name.partition(".")[0] for name in declared} - set(body[:1]))
+    above = [place[:count] for count in range(1, len(place) + 1)]
+    heads = tuple((_join(*outer, top), top) for outer in above for top in tops)
+    yield (*_move(place, body, declared), *heads)
+    for outer in above:
+        below = sorted({name[len(outer)] for name in names if name[: len(outer)] == outer and len(name) > len(outer)})
+        yield tuple((_join(*outer, each), each) for each in below)
+
+
+def _move(place: Path, body: Path, declared: Collection[str]) -> Prefixes:
+    """From a body at ``place`` to the declared one; what lies below moves piece by piece where ``place`` is the top."""
+    if place:
+        return ((_join(*place), _join(*body)),)
+    depth = len(body)
+    below = sorted({name.split(".")[depth] for name in declared if tuple(name.split(".")[:depth]) == body})
+    return tuple((each, _join(*body, each)) for each in below)
+
+
+def _usual(body: Path, place: Path) -> Prefixes:
+    usual = (name for name in _USUAL if name != _join(*place))
+    return (*((name, _join(*body)) for name in usual), ("language_model.lm_head", "lm_head"))
+
+
+def _outside(names: Iterable[Path], place: Path, prefixes: Prefixes, declared: Collection[str]) -> Iterator[str]:
+    """The beginnings of names that are not of the language model, each once."""
+    tops = {name.partition(".")[0] for name in declared}
+    inside = {tuple(theirs.split(".")) for theirs, _ in prefixes}
+    seen: set[Path] = set()
+    for name in names:
+        if any(name[: len(each)] == each for each in inside) or (name[0] in tops and name[:1] != place[:1]):
+            continue
+        differ = next((at for at, part in enumerate(name) if name[at : at + 1] != place[at : at + 1]), len(name) - 1)
+        begin = name[: differ + 1]
+        if begin not in seen:
+            seen.add(begin)
+            yield _join(*begin)
+
+
+def _body(declared: Iterable[str]) -> Path:
+    """Where a language model alone has its layers."""
+    stems = Counter(_stem(name)[:-1] for name in (tuple(each.split(".")) for each in declared) if _layer(name))
+    return stems.most_common(1)[0][0] if stems else ()
+
+
+def _layer(name: Path) -> str | None:
+    """The first number in a name."""
+    return next((part for part in name if part.isdecimal()), None)
+
+
+def _stem(name: Path) -> Path:
+    """What stands before the first number."""
+    return name[: next((at for at, part in enumerate(name) if part.isdecimal()), len(name))]
+
+
+def _join(*parts: str) -> str:
+    return ".".join(parts)

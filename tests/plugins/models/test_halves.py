@@ -1,0 +1,172 @@
+"""The language model of a published wrapper is the language model by itself: the same answers, whatever is on."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from lsv import LLM, LoRARequest, SamplingParams
+from lsv.errors import CheckpointError, LsvError
+from lsv.testing.adapters import write_adapter
+from lsv.testing.tiny import SHAPE, draw_weights
+
+GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=1)
+PROMPTS = [[5, 9, 200, 31, 77], [8] * 3 + list(range(40, 75))]
+ODD = {**SHAPE, "hidden_size": 64, "head_dim": 16, "num_attention_heads": 6, "num_key_value_heads": 2}
+DELTA = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+    "layer_types": ["linear_attention", "full_attention"], "num_hidden_layers": 2,
+}  # fmt: skip
+TOWER = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_hidden_layers": 1, "patch_size": 4}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "qwen3_5": {
+        "text_config": {**ODD, **DELTA},
+        "vision_config": {
+            "hidden_size": 32, "depth": 1, "num_heads": 4, "intermediate_size": 48, "out_hidden_size": 64,
+        },
+    },
+    "mistral3": {
+        "text_config": {"model_type": "mistral", **ODD},
+        "vision_config": {"model_type": "pixtral", "image_size": 16, "head_dim": 8, **TOWER},
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def wrapper(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a family's published form, and beside it, as ``text``, its language model by itself."""
+    made: dict[str, Path] = {}
+
+    def make(family: str) -> Path:
+        if family not in made:
+            made[family] = write(family, tmp_path_factory.mktemp(family))
+        return made[family]
+
+    return make
+
+
+def write(family: str, folder: Path) -> Path:
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText
+
+    torch.manual_seed(0)
+    config = CONFIG_MAPPING[family](**FAMILIES[family], tie_word_embeddings=False)
+    whole: Any = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+    draw_weights(whole, 0.2)
+    whole.save_pretrained(folder / "whole")
+    text = AutoModelForCausalLM.from_config(config.text_config, dtype=torch.float32)
+    text.model.load_state_dict(whole.model.language_model.state_dict())
+    text.lm_head.load_state_dict(whole.lm_head.state_dict())
+    text.save_pretrained(folder / "text")
+    return folder
+
+
+def answer(folder: Path, lora: Path | None = None, **options: Any) -> list[tuple[tuple[int, ...], list[float]]]:
+    adapters = {"enable_lora": True} if lora else {}
+    with LLM(
+        str(folder), dtype="float32", max_model_len=64, max_num_batched_tokens=16, num_gpu_blocks_override=40,
+        skip_tokenizer_init=True, block_size=16, **adapters, **options,
+    ) as llm:  # fmt: skip
+        request = LoRARequest("a", 1, str(lora)) if lora else None
+        found = [
+            one.checked().outputs[0]
+            for _ in range(2)  # the second time with prefix hits
+            for one in llm.generate(prompt_token_ids=PROMPTS, sampling_params=GREEDY, lora_request=request)
+        ]
+    return [(tuple(one.token_ids), [next(iter(each.values())).logprob for each in one.logprobs]) for one in found]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="plain"),
+        pytest.param({"quantization": "sym_int4"}, id="sym_int4"),
+        pytest.param({"quantization": "fp8"}, id="fp8", marks=pytest.mark.slow),
+        pytest.param({"tensor_parallel_size": 2}, id="two ranks", marks=pytest.mark.slow),
+        pytest.param({"tensor_parallel_size": 2, "quantization": "int8"}, id="both", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_answers_as_the_language_model_alone(family, options, wrapper):
+    folder = wrapper(family)
+    found, expected = (answer(folder / name, **options) for name in ("whole", "text"))
+    assert found == expected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_answers_as_transformers_does(family, wrapper):
+    from transformers import AutoModelForImageTextToText
+
+    folder = wrapper(family) / "whole"
+    reference: Any = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
+    for (tokens, _), prompt in zip(answer(folder), PROMPTS, strict=False):
+        text = list(prompt)
+        with torch.inference_mode():
+            for _ in tokens:
+                text.append(int(reference(input_ids=torch.tensor([text]), use_cache=False).logits[0, -1].argmax()))
+        assert tuple(text[len(prompt) :]) == tokens
+
+
+@pytest.mark.parametrize("prefix", ["model.language_model", "language_model.model"])
+def test_adapters_fit_under_either_name(prefix, wrapper, tmp_path):
+    folder = wrapper("mistral3")
+    modules = [f"model.layers.{number}.{name}" for number in (0, 1) for name in ("self_attn.q_proj", "mlp.up_proj")]
+    own = write_adapter(tmp_path / "own", folder / "text", modules, spread=0.3)
+    theirs = shutil.copytree(own, tmp_path / "theirs")
+    file = theirs / "adapter_model.safetensors"
+    tensors = {name.replace("model.layers", f"{prefix}.layers"): tensor for name, tensor in load_file(file).items()}
+    save_file(tensors, file)
+    found, expected = answer(folder / "whole", theirs), answer(folder / "text", own)
+    assert found == expected != answer(folder / "text")
+
+
+def test_layers_that_a_quantised_wrapper_leaves_out_go_by_its_names(wrapper, tmp_path):
+    """A compressed-tensors config names layers as the wrapper does, and may name towers too."""
+    folder, ignored = wrapper("qwen3_5"), "model.layers.0.mlp.down_proj"
+    theirs = ignored.replace("model.", "model.language_model.")
+    group = {
+        "weights": {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"},
+        "input_activations": {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True},
+        "targets": ["Linear"],
+    }
+    given = {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {"0": group}}
+    for name, leave in (("whole", [theirs, "re:.*visual.*", "lm_head"]), ("text", [ignored, "lm_head"])):
+        quantise(folder / name, tmp_path / name, {**given, "ignore": leave}, set(leave))
+    found, expected = (answer(tmp_path / name) for name in ("whole", "text"))
+    assert found == expected
+
+
+def quantise(source: Path, target: Path, config: dict[str, Any], ignored: set[str]) -> None:
+    target.mkdir()
+    keys = json.loads((source / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps({**keys, "quantization_config": config}))
+    made: dict[str, torch.Tensor] = {}
+    for name, tensor in load_file(source / "model.safetensors").items():
+        module = name.removesuffix(".weight")
+        is_linear = module.endswith("_proj") or ".in_proj" in module
+        if not is_linear or module in ignored or "visual" in name:
+            made[name] = tensor
+            continue
+        scale = tensor.abs().amax(1, keepdim=True) / 127
+        made |= {name: (tensor / scale).round().to(torch.int8), f"{module}.weight_scale": scale}
+    save_file(made, target / "model.safetensors")
+
+
+def test_a_prompt_with_an_image_is_refused_with_the_reason(wrapper):
+    with (
+        LLM(str(wrapper("qwen3_5") / "whole"), dtype="float32", max_model_len=64, skip_tokenizer_init=True) as llm,
+        pytest.raises(LsvError, match=r"language model of Qwen3_5ForConditionalGeneration alone"),
+    ):
+        llm.generate({"prompt_token_ids": [5], "multi_modal_data": {"image": b"x"}}, GREEDY)
+
+
+def test_a_tensor_that_the_language_model_lacks_is_refused(wrapper, tmp_path):
+    folder = shutil.copytree(wrapper("qwen3_5") / "whole", tmp_path / "whole")
+    tensors = load_file(folder / "model.safetensors")
+    save_file({**tensors, "model.language_model.layers.0.gate.weight": torch.ones(2)}, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"layers\.0\.gate\.weight"):
+        LLM(str(folder), dtype="float32", max_model_len=64, skip_tokenizer_init=True)
