@@ -12,11 +12,15 @@ from lsv_quant.recognise import is_bitsandbytes, is_gguf, is_marlin, is_sparse
 api = 1
 
 WEIGHTS_ONLY = "activations stay as they are"
-BY_TOKEN = (
-    "activations are quantised by token where the checkpoint wants it of int8 weights, or of fp8 weights on a device "
+_AS_THEY_COME = (
+    "activations are quantised by {} where the checkpoint wants it of int8 weights, or of fp8 weights on a device "
     "that multiplies fp8; others stay as they are"
 )
-BY_SCALE = f"activations with int8 scales of the checkpoint's own are rounded by them; other {BY_TOKEN}"
+BY_TOKEN = _AS_THEY_COME.format("token")
+BY_SCALE = (
+    "activations with int8 scales of the checkpoint's own are rounded by them; other "
+    f"{_AS_THEY_COME.format('token or group')}"
+)
 BY_SIZE = "groups of 32 where a model's states have at most 1,024 features, of 64 elsewhere"
 FLOAT8 = (
     "activations become fp8 by token where the device multiplies it, of a checkpoint in fp8 only if it wants that; "

@@ -207,6 +207,30 @@ def test_int8_by_token_runs_in_int8() -> None:
     check_quantizer(lambda: make(W8A8), lambda weight: pack_naive(weight)[0], tolerance=0.03)
 
 
+BY_GROUP = TOKENS | {"strategy": "group", "group_size": 128}
+
+
+def test_int8_by_group_runs_in_int8_by_group() -> None:
+    weights = [torch.randn(width, 300) for width in (40, 24)]
+    packed = [pack_naive(weight) for weight in weights]
+    tensors = [tensors for tensors, _ in packed]
+    layer = layer_of(config("int-quantized", ints(8), BY_GROUP), tensors, [40, 24], 300)
+    assert (layer.op, layer.spec().shape["group"]) == ("linear.int8", 128)
+    x = torch.randn(5, 300)
+    wild = x.clone()
+    wild[:, 3] *= 1000
+    scales = torch.cat(
+        [part.abs().amax(dim=1, keepdim=True) / 127 * torch.ones_like(part) for part in wild.split(128, 1)], 1
+    )
+    rounded = (wild / scales).round() * scales
+    torch.testing.assert_close(layer(wild), rounded @ torch.cat([meant for _, meant in packed]).T)
+    by_token = layer_of(W8A8, tensors, [40, 24], 300)
+    assert not torch.allclose(by_token(wild), layer(wild)), "the outlier costs the whole row"
+    check_quantizer(
+        lambda: make(config("int-quantized", ints(8), BY_GROUP)), lambda weight: pack_naive(weight)[0], tolerance=0.03
+    )
+
+
 def test_one_scale_for_a_whole_int8_tensor() -> None:
     weight = torch.randn(8, 32)
     scale = weight.abs().max() / 127
@@ -281,6 +305,12 @@ def test_the_group_that_names_a_layer_most_exactly() -> None:
         (config("int-quantized", ints(8), TOKENS | {"dynamic": False}), "strategy is 'token'; static activations must"),
         (config("int-quantized", ints(8), TOKENS | {"strategy": "tensor"}), "strategy is 'tensor'"),
         (config("int-quantized", ints(8), TOKENS | {"num_bits": 4}), "bits is 4"),
+        (config("int-quantized", ints(8), TOKENS | {"strategy": "group"}), "group_size is None; activations rounded"),
+        (config("int-quantized", ints(8), BY_GROUP | {"group_size": 96}), "group_size is 96; activations rounded"),
+        (config("int-quantized", ints(8), BY_GROUP | {"dynamic": False}), "strategy is 'group'; static activations"),
+        (config("int-quantized", ints(8, group=128), BY_GROUP), "weights: activations rounded by group need symmetric"),
+        (config("int-quantized", ints(8, symmetric=False), BY_GROUP), "activations rounded by group need symmetric"),
+        (config("int-quantized", ints(4), BY_GROUP), "activations rounded by group need symmetric weights of 8 bits"),
         (config("float-quantized", floats("block")), "strategy 'block' can't be read without the size"),
         (config("int-quantized", ints(8), sparsity_config={"format": "sparse-mask"}), "sparsity_config: format is"),
         (config("int-quantized", ints(8), transform_config={"R1": {}}), "transform_config = {'R1': {}} can't be"),

@@ -83,7 +83,7 @@ def test_formats_that_nothing_reads_are_refused_with_those_that_are_read(tmp_pat
         (
             None,
             {"quant_method": "compressed-tensors"},
-            "activations are quantised by token where the checkpoint wants it of int8 weights",
+            "activations are quantised by token or group where the checkpoint wants it of int8 weights",
         ),
     ],
 )

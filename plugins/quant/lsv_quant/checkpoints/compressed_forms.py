@@ -18,6 +18,7 @@ from lsv_quant.checkpoints.scheme import Scheme
 from lsv_quant.checkpoints.static_int8 import StaticInt8Format
 from lsv_quant.checkpoints.stored import Blocks, CodedFormat, Held, in_order, order_of_groups
 from lsv_quant.online.int4 import GROUPS as INT4_GROUPS
+from lsv_quant.online.int8 import KERNEL_UNIT
 from lsv_quant.tables import BYTES, E2M1, E4M3, NIBBLES
 
 NAME = "compressed-tensors"
@@ -76,6 +77,8 @@ def _by_token(inputs: Numbers | None, blocks: Blocks) -> bool:
 def make_int(weights: Numbers, inputs: Numbers | None) -> Quantizer:
     """``weight`` int8 (also for 4-bit codes), ``weight_scale`` and optionally ``weight_zero_point``; ``input_scale``,
     and ``input_zero_point``, of activations that are rounded by one scale for all.
+
+    Activations that are rounded as they come have a scale for each token, or for each group of its inputs.
     """
     weights.expect("weights in int8", ordered=False)
     blocks = weights.blocks()
@@ -86,8 +89,24 @@ def make_int(weights: Numbers, inputs: Numbers | None) -> Quantizer:
     if inputs.dynamic is False:
         inputs.expect("static activations", strategy="tensor")
         return StaticInt8Format(format, symmetric=inputs.symmetric)
-    inputs.expect("activations of int8 weights", dynamic=True, symmetric=True, strategy="token")
-    return Int8Format(NAME) if weights.bits == 8 and weights.symmetric and blocks == Blocks() else format
+    by_output = weights.bits == 8 and weights.symmetric and blocks == Blocks()
+    inputs.expect("activations of int8 weights", dynamic=True, symmetric=True)
+    if inputs.strategy == "group":
+        return _make_int8_by_group(weights, inputs, by_output)
+    inputs.expect("activations of int8 weights", strategy="token")
+    return Int8Format(NAME) if by_output else format
+
+
+def _make_int8_by_group(weights: Numbers, inputs: Numbers, by_output: bool) -> Quantizer:
+    if not by_output:
+        raise weights.where.error(
+            "activations rounded by group need symmetric weights of 8 bits, with a scale for each output or one for all"
+        )
+    if not inputs.group or inputs.group % KERNEL_UNIT:
+        raise inputs.where.error(
+            f"group_size is {inputs.group or None!r}; activations rounded by group need a multiple of {KERNEL_UNIT}"
+        )
+    return Int8Format(NAME, group=inputs.group)
 
 
 def make_packed(weights: Numbers, inputs: Numbers | None) -> Quantizer:

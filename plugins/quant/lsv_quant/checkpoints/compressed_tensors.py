@@ -1,8 +1,9 @@
 """compressed-tensors checkpoints, as llm-compressor writes them: groups of layers, each with its own scheme.
 
-Int8 weights with a scale for each output and activations to be quantised per token run in int8 (W8A8). Activations of
-integer weights with a scale of their own are rounded by it. Of weights in e4m3, kernels may round activations where the
-config plans it per token as they come. All other activations stay as they are, whatever the config plans for them.
+Int8 weights with a scale for each output run in int8 (W8A8) if the config plans activations to be quantised per token,
+or per group of a token's inputs. Activations of integer weights with a scale of their own are rounded by it. Of weights
+in e4m3, kernels may round activations where the config plans it per token as they come. All other activations stay as
+they are, whatever the config plans for them.
 Source: the ``compressed_tensors`` package, ``quantization.quant_args`` for the config and ``compressors`` for the
 tensors.
 """

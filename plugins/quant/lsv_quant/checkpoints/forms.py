@@ -84,9 +84,14 @@ class StoredInt8(Int8Linear):
     """Int8 weights from a checkpoint; ``scale`` float32 [outputs], ``zero`` int8 [outputs], which is 0 or absent."""
 
     def __init__(
-        self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter], weight: str, scale: str, zero: str
+        self,
+        layer: LinearLayer,
+        tensors: Mapping[str, nn.Parameter],
+        suffixes: tuple[str, str, str],
+        group: int,
     ) -> None:
-        super().__init__(layer, {**tensors, "weight": tensors[weight]})
+        weight, scale, zero = suffixes
+        super().__init__(layer, {**tensors, "weight": tensors[weight]}, group)
         self.scale, self.zero, self.zero_suffix = tensors[scale], tensors[zero], zero
 
     def filled(self) -> None:
@@ -97,12 +102,20 @@ class StoredInt8(Int8Linear):
 
 
 class Int8Format:
-    """Symmetric int8 weights with a scale for each output; rows of activations are quantised to int8 on the fly."""
+    """Symmetric int8 weights with a scale for each output; rows of activations are quantised to int8 on the fly.
+
+    ``group`` inputs of a row share a scale, 0 for all of them.
+    """
 
     def __init__(
-        self, name: str, weight: str = "weight", scale: str = "weight_scale", zero: str = "weight_zero_point"
+        self,
+        name: str,
+        weight: str = "weight",
+        scale: str = "weight_scale",
+        zero: str = "weight_zero_point",
+        group: int = 0,
     ) -> None:
-        self.name, self._suffixes = name, (weight, scale, zero)
+        self.name, self._suffixes, self._group = name, (weight, scale, zero), group
 
     def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:
         weight, scale, zero = self._suffixes
@@ -110,7 +123,7 @@ class Int8Format:
         return codes, Blocks().stored(scale), Blocks().stored(zero, torch.int8, optional=True)
 
     def build(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> Linear:
-        return StoredInt8(layer, tensors, *self._suffixes)
+        return StoredInt8(layer, tensors, self._suffixes, self._group)
 
 
 class StoredInt4(Int4Linear):

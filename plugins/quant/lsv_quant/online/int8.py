@@ -19,6 +19,8 @@ from lsv.weights.quantizer import LinearLayer
 from lsv_quant.online.online import Online, OnlineLinear
 from lsv_quant.rounding import RoundInt8, add_groups, exact_product, in_groups, to_int8
 
+KERNEL_UNIT = 64
+"""Kernels are made for groups of multiples of it."""
 _GROUP = 128
 """Of 64, 128 and 256 the largest that costs SmolLM2-135M and Gemma 3 270M less than 1.5 % of perplexity."""
 
