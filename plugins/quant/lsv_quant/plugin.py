@@ -7,6 +7,7 @@ from typing import Any
 
 from lsv import hookimpl
 from lsv.offers import CheckpointOffer, CommandOffer, QuantizerOffer
+from lsv_quant.conversion.formats import WRITABLE
 from lsv_quant.recognise import is_bitsandbytes, is_gguf, is_marlin, is_sparse
 
 api = 1
@@ -162,5 +163,6 @@ def lsv_commands() -> Iterable[CommandOffer]:
     yield CommandOffer(
         "quantize",
         "lsv_quant.conversion.command:run",
-        "write a checkpoint in a weight format, fitted to --quantization-calibration FILE",
+        f"write a checkpoint in a weight format: {', '.join(WRITABLE)}; --quantization-calibration FILE fits sym_int4 "
+        "and its forms to a text",
     )

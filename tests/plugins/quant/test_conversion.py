@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 
@@ -10,14 +11,20 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import lsv_models.plugin
+import lsv_quant.plugin
 from lsv.cli.main import main
-from lsv.testing.model import engine_config
+from lsv.offers import QuantizerOffer
+from lsv.testing.catalog import catalog_of
+from lsv.testing.model import engine_config, load
 from lsv.testing.quantised import answer as answer_by_kernels
 from lsv.testing.tiny import tiny, write_tokenizer
+from lsv.weights.quantizer import Linear
 from lsv_quant.conversion import prepared
 from lsv_quant.conversion.compensation import CompensatedInt4
 from lsv_quant.conversion.folder import fresh_folder
-from lsv_quant.conversion.schemes import Scheme, name_targets
+from lsv_quant.conversion.formats import WRITABLE
+from lsv_quant.conversion.schemes import make_int4, name_targets
 from lsv_quant.rounding import RoundInt4, from_nibbles, in_groups
 
 SHAPE = {"hidden_size": 128}
@@ -54,6 +61,16 @@ def write_text(folder: Path, words: int = 900) -> Path:
         ("gpt_neox", "sym_int4"),
         ("gpt2", "sym_int4"),
         ("gemma2", "sym_int4_g128"),
+        ("llama", "int8"),
+        ("qwen3_moe", "int8"),
+        ("gpt2", "mxfp4"),
+        ("gpt_neox", "int8"),
+        ("llama", "fp8"),
+        ("phi3", "fp8"),
+        ("llama", "fp8_tensor"),
+        ("gemma2", "mxfp4"),
+        ("qwen3_moe", "mxfp4"),
+        ("qwen3_moe", "experts_int8"),
     ],
 )
 def test_a_folder_answers_like_the_format_made_while_loading(tmp_path: Path, family: str, format: str) -> None:
@@ -62,6 +79,70 @@ def test_a_folder_answers_like_the_format_made_while_loading(tmp_path: Path, fam
     config = json.loads((written / "config.json").read_text())
     assert config["quantization_config"]["quant_method"] == "compressed-tensors"
     assert answer(written) == answer(plain, quantization=format)
+
+
+@pytest.mark.parametrize("format", WRITABLE)
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_folder_holds_the_weights_of_the_format_made_while_loading(tmp_path: Path, format: str, tied: bool) -> None:
+    """To the bit, and computed alike: by the same ops, over the same groups."""
+    plain = tiny("qwen3_moe", tmp_path / "plain", hidden_size=288, tie_word_embeddings=tied)
+    written = layers(quantize(plain, tmp_path / "written", format), "compressed-tensors")
+    made = layers(plain, format)
+    assert written.keys() == made.keys()
+    assert any(layer.format != "plain" for layer in made.values())
+    for name, layer in made.items():
+        assert written[name].spec() == layer.spec(), name
+        held = dict(layer.named_buffers())
+        found = dict(written[name].named_buffers())
+        assert found.keys() == held.keys()
+        assert all(torch.equal(found[key].nan_to_num(), held[key].nan_to_num()) for key in held), name
+
+
+def layers(folder: Path, quantization: str) -> dict[str, Linear]:
+    config = engine_config(folder, "qwen3_moe", quantization=quantization)
+    modules = load(config, catalog_of(lsv_models.plugin, lsv_quant.plugin)).model.named_modules()
+    return {name: module for name, module in modules if isinstance(module, Linear)}
+
+
+@pytest.mark.parametrize("offer", [offer for offer in lsv_quant.plugin.lsv_quantizers() if offer.online])
+def test_a_format_is_written_or_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], offer: QuantizerOffer
+) -> None:
+    plain = tiny("qwen3_moe", tmp_path / "plain", **SHAPE)
+    status = main(["quantize", str(plain), str(tmp_path / "out"), "-q", offer.name])
+    problem = capsys.readouterr().err
+    assert (status == 0) == (offer.name in WRITABLE)
+    if status:
+        reason = "whole zero points" if offer.name.startswith("asym") else "the values of a table"
+        assert f"{offer.name} can't be written: " in problem
+        assert reason in problem
+        assert f"These formats can be written: {', '.join(WRITABLE)}" in problem
+
+
+@pytest.mark.parametrize("format", ["int8", "int8_weight_only", "fp8", "fp8_tensor"])
+def test_weights_that_files_hold_as_inputs_by_outputs_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], format: str
+) -> None:
+    """No reader could see which way codes lie in a square tensor that has the name of the plain one."""
+    plain = tiny("gpt2", tmp_path / "plain", **SHAPE)
+    assert main(["quantize", str(plain), str(tmp_path / "out"), "-q", format]) != 0
+    assert f"{format} can't be written for GPT2LMHeadModel, whose files hold" in capsys.readouterr().err
+
+
+def test_the_help_lists_what_can_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["quantize", "--help"]) == 0
+    assert set(WRITABLE) <= set(re.findall(r"\w+", capsys.readouterr().out))
+
+
+def test_int8_says_which_activations_share_a_scale(tmp_path: Path) -> None:
+    plain = tiny("llama", tmp_path / "plain", hidden_size=128, intermediate_size=288)
+    config = json.loads((quantize(plain, tmp_path / "written", "int8") / "config.json").read_text())
+    groups = config["quantization_config"]["config_groups"].values()
+    found = {group["input_activations"].get("group_size"): group["targets"] for group in groups}
+    assert found[128] == [r"re:model\.layers\.\d+\.mlp\.down_proj$"]
+    assert "lm_head" in found[None], "128 inputs are a whole row"
+    strategies = {group["input_activations"]["strategy"] for group in groups}
+    assert strategies == {"group", "token"}
 
 
 def test_a_tied_table_is_written_once(tmp_path: Path) -> None:
@@ -90,6 +171,15 @@ def test_two_ranks_read_what_was_fitted(tmp_path: Path, family: str, more: dict[
     plain = with_tokenizer(family, tmp_path / "plain", head_dim=32, intermediate_size=128, **more)
     text = write_text(tmp_path)
     written = quantize(plain, tmp_path / "written", "sym_int4_g32", "--quantization-calibration", str(text))
+    assert answer_by_kernels(written) == answer_by_kernels(written, tensor_parallel_size=2)
+
+
+@pytest.mark.two_ranks
+@pytest.mark.parametrize("format", ["int8", "mxfp4"])
+def test_two_ranks_read_what_was_written(tmp_path: Path, format: str) -> None:
+    """Their shares of the inputs are whole groups."""
+    plain = tiny("llama", tmp_path / "plain", hidden_size=256, intermediate_size=512)
+    written = quantize(plain, tmp_path / "written", format)
     assert answer_by_kernels(written) == answer_by_kernels(written, tensor_parallel_size=2)
 
 
@@ -122,7 +212,7 @@ def test_moments_that_say_little_still_give_codes(moment: torch.Tensor) -> None:
 
 
 def test_a_pattern_names_layers_of_one_scheme_only() -> None:
-    small, large = Scheme(4, 32, activations=True), Scheme(4, 64, activations=True)
+    small, large = make_int4(32), make_int4(64)
     found = name_targets({"a.0.up": small, "a.1.up": small, "a.0.down": small, "a.1.down": large, "head": large})
     assert found == {small: [r"re:a\.\d+\.up$", "a.0.down"], large: ["a.1.down", "head"]}
 
@@ -130,9 +220,10 @@ def test_a_pattern_names_layers_of_one_scheme_only() -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("-q", "nf4"), "coded weights can't be written as compressed-tensors"),
-        ((), "name the weight format"),
-        (("-q", "int8_weight_only", "--quantization-calibration", "text.txt"), "can't be calibrated"),
+        ((), "name the weight format with --quantization; these can be written: int8, int8_weight_only"),
+        (("-q", "int8_weight_only", "--quantization-calibration", "text.txt"), "can't be fitted to a text"),
+        (("-q", "int8", "--quantization-calibration", "text.txt"), "int8 can't be fitted to a text, only sym_int4"),
+        (("-q", "fp8", "--quantization-calibration", "text.txt"), "fp8 can't be fitted to a text, only sym_int4"),
         (("-q", "sym_int4", "--quantization-calibration", "short.txt"), "at least 512 are needed"),
         (("-q", "sym_int4", "--quantization-calibration", "none.txt"), "can't be read: No such file"),
         (("-q", "sym_int4", "--quantization-calibration", "bytes.txt"), "not text in UTF-8"),

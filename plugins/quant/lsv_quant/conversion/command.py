@@ -8,6 +8,7 @@ from lsv.cli.context import CommandContext
 from lsv.errors import ConfigError
 from lsv.resolve import resolve
 from lsv.settings import Settings
+from lsv_quant.conversion.formats import WRITABLE
 from lsv_quant.conversion.text import read_calibration
 
 
@@ -33,5 +34,8 @@ def _read_target(settings: Settings) -> Path:
     if not settings.positional:
         raise ConfigError("name the folder to be written: lsv quantize MODEL FOLDER --quantization FORMAT")
     if settings["quantization"] is None:
-        raise ConfigError("name the weight format: --quantization sym_int4", param="quantization")
+        raise ConfigError(
+            f"name the weight format with --quantization; these can be written: {', '.join(WRITABLE)}",
+            param="quantization",
+        )
     return Path(settings.positional[0])

@@ -58,8 +58,8 @@ def convert(config: EngineConfig, catalog: Catalog, target: Path, text: str | No
         raise ConfigError("the model's weights lie in several checkpoints, and only one can be written", param="model")
     config = alone(config)
     layers = tuple(find_layers(config, catalog))
-    schemes = {layer: scheme_of(layer.form) for layer in layers}
-    _check(config, layers, text)
+    schemes = {layer: scheme_of(layer.form, config.quantization or "") for layer in layers}
+    _check(config, schemes, text)
     with fresh_folder(target) as folder, open_plain(config, catalog) as plain:
         json = read_config(Path(config.model), config.overrides)
         conversion = _Conversion(plain, make_quantizer(config, json, catalog), FolderWriter(folder))
@@ -77,12 +77,18 @@ def convert(config: EngineConfig, catalog: Catalog, target: Path, text: str | No
         return Written(len(layers), conversion.calibrated, tokens, conversion.writer.bytes)
 
 
-def _check(config: EngineConfig, layers: Sequence[Layer], text: str | None) -> None:
-    if not layers:
+def _check(config: EngineConfig, schemes: Mapping[Layer, Scheme], text: str | None) -> None:
+    if not schemes:
         raise ConfigError(f"{config.quantization} quantises no layer of this model", param="quantization")
-    if text is not None and not any(isinstance(layer.form, Int4Linear) for layer in layers):
+    if any(layer.transposed and not scheme.packed for layer, scheme in schemes.items()):
         raise ConfigError(
-            f"{config.quantization} can't be calibrated, only sym_int4 and its forms: leave the text out",
+            f"{config.quantization} can't be written for {config.architecture}, whose files hold weights as [inputs, "
+            "outputs]: only formats of four bits can, sym_int4, its forms and mxfp4",
+            param="quantization",
+        )
+    if text is not None and not any(isinstance(layer.form, Int4Linear) for layer in schemes):
+        raise ConfigError(
+            f"{config.quantization} can't be fitted to a text, only sym_int4 and its forms can: leave the text out",
             param="quantization_calibration",
         )
 

@@ -55,7 +55,7 @@ class FolderWriter:
             begin += width
         for name, tensor in whole.items():
             self.put(name, tensor)
-            if name.endswith("weight_packed"):
+            if tensor.dtype == torch.int32:  # words, which do not say how many inputs they hold
                 self.put(name.removesuffix("packed") + "shape", torch.tensor([len(tensor), layer.inputs]))
 
     def finish(self, source: Path, config: Mapping[str, Any]) -> None:

@@ -33,6 +33,8 @@ class Layer:
     """As the format would hold it, on meta."""
     parts: tuple[str, ...]
     """What the model calls the tensors that it is made of: those of q, k and v, say, or the embedding."""
+    transposed: bool = False
+    """Whether files hold its plain weights as [inputs, outputs]."""
 
     @property
     def is_table(self) -> bool:
@@ -48,12 +50,13 @@ def alone(config: EngineConfig) -> EngineConfig:
 def find_layers(config: EngineConfig, catalog: Catalog) -> Iterator[Layer]:
     """The layers that the configuration's format quantises."""
     declared = declare_stored(config, catalog)
+    across = {piece.name for slot in declared.slots for piece in slot.pieces if piece.transposed}
     tied = {_place(tie.head): _place(tie.embedding) for tie in declared.ties}
     for place, module in declared.model.named_modules():
         if isinstance(module, Linear) and module.made_while_loading:
             layer = module.layer
             parts = (tied.get(layer.name, layer.name),) if layer.looked_up else layer.part_names
-            yield Layer(place, module, parts)
+            yield Layer(place, module, parts, any(f"{part}.weight" in across for part in parts))
 
 
 def _place(tensor: str) -> str:
