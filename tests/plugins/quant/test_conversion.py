@@ -134,6 +134,12 @@ def test_the_help_lists_what_can_be_written(capsys: pytest.CaptureFixture[str]) 
     assert set(WRITABLE) <= set(re.findall(r"\w+", capsys.readouterr().out))
 
 
+def test_a_quantised_checkpoint_is_not_quantised_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written = quantize(tiny("llama", tmp_path / "plain", **SHAPE), tmp_path / "written", "int8")
+    assert main(["quantize", str(written), str(tmp_path / "out"), "-q", "compressed-tensors"]) != 0
+    assert f"{written} is quantised already, as compressed-tensors: name the plain model" in capsys.readouterr().err
+
+
 def test_int8_says_which_activations_share_a_scale(tmp_path: Path) -> None:
     plain = tiny("llama", tmp_path / "plain", hidden_size=128, intermediate_size=288)
     config = json.loads((quantize(plain, tmp_path / "written", "int8") / "config.json").read_text())

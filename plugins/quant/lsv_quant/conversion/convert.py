@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -57,11 +58,12 @@ def convert(config: EngineConfig, catalog: Catalog, target: Path, text: str | No
     if config.parts:
         raise ConfigError("the model's weights lie in several checkpoints, and only one can be written", param="model")
     config = alone(config)
+    json = read_config(Path(config.model), config.overrides)
+    _check_plain(config, json)
     layers = tuple(find_layers(config, catalog))
     schemes = {layer: scheme_of(layer.form, config.quantization or "") for layer in layers}
     _check(config, schemes, text)
     with fresh_folder(target) as folder, open_plain(config, catalog) as plain:
-        json = read_config(Path(config.model), config.overrides)
         conversion = _Conversion(plain, make_quantizer(config, json, catalog), FolderWriter(folder))
         tokens = 0
         if text is not None:
@@ -75,6 +77,14 @@ def convert(config: EngineConfig, catalog: Catalog, target: Path, text: str | No
         stored = read_config(Path(config.model), {})
         conversion.writer.finish(Path(config.model), {**stored, "quantization_config": describe(_by_name(schemes))})
         return Written(len(layers), conversion.calibrated, tokens, conversion.writer.bytes)
+
+
+def _check_plain(config: EngineConfig, json: Mapping[str, Any]) -> None:
+    if json.get("quantization_config"):
+        raise ConfigError(
+            f"{config.model} is quantised already, as {config.quantization}: name the plain model that it was made of",
+            param="model",
+        )
 
 
 def _check(config: EngineConfig, schemes: Mapping[Layer, Scheme], text: str | None) -> None:
