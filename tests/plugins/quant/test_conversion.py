@@ -6,6 +6,7 @@ import json
 import re
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import lsv_models.plugin
 import lsv_quant.plugin
+from lsv import LLM, SamplingParams
 from lsv.cli.main import main
 from lsv.offers import QuantizerOffer
 from lsv.testing.catalog import catalog_of
@@ -31,10 +33,15 @@ SHAPE = {"hidden_size": 128}
 
 
 answer = partial(answer_by_kernels, reference_ops=True)
-"""Kernels that round while loading may find other codes for weights halfway between two."""
 
 
 def quantize(model: Path, folder: Path, format: str = "sym_int4", *more: str) -> Path:
+    """The weights as plain torch rounds them, as ``answer`` does while loading."""
+    return quantize_by_kernels(model, folder, format, "--reference-ops", *more)
+
+
+def quantize_by_kernels(model: Path, folder: Path, format: str, *more: str) -> Path:
+    """Kernels that round may differ from plain torch in the last bit of a scale."""
     assert main(["quantize", str(model), str(folder), "-q", format, "--dtype", "float32", *more]) == 0
     return folder
 
@@ -96,6 +103,22 @@ def test_a_folder_holds_the_weights_of_the_format_made_while_loading(tmp_path: P
         found = dict(written[name].named_buffers())
         assert found.keys() == held.keys()
         assert all(torch.equal(found[key].nan_to_num(), held[key].nan_to_num()) for key in held), name
+
+
+@pytest.mark.parametrize("format", ["int8", "fp8", "mxfp4", "sym_int4"])
+def test_the_platform_finds_the_probabilities_that_it_finds_in_the_format(tmp_path: Path, format: str) -> None:
+    """To the bit: its kernels round for the folder as they do while loading."""
+    plain = tiny("llama", tmp_path / "plain", hidden_size=192, intermediate_size=288)
+    written = quantize_by_kernels(plain, tmp_path / "written", format)
+    assert probabilities(written) == probabilities(plain, quantization=format)
+
+
+def probabilities(folder: Path, **options: Any) -> list[float]:
+    """The logarithms for each token of a prompt."""
+    with LLM(str(folder), dtype="float32", skip_tokenizer_init=True, **options) as llm:
+        params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
+        (output,) = llm.generate([{"prompt_token_ids": list(range(20, 60))}], params)
+    return [each.logprob for position in output.prompt_logprobs or () if position for each in position.values()]
 
 
 def layers(folder: Path, quantization: str) -> dict[str, Linear]:

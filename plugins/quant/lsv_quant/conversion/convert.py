@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import msgspec
 import torch
 from torch import nn
 
+from lsv import ops
 from lsv.config import EngineConfig
 from lsv.errors import CheckpointError, ConfigError
+from lsv.offers import KernelOffer
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.locate import read_config
 from lsv.text.tokenizer import open_tokenizer
@@ -64,7 +67,8 @@ def convert(config: EngineConfig, catalog: Catalog, target: Path, text: str | No
     schemes = {layer: scheme_of(layer.form, config.quantization or "") for layer in layers}
     _check(config, schemes, text)
     with fresh_folder(target) as folder, open_plain(config, catalog) as plain:
-        conversion = _Conversion(plain, make_quantizer(config, json, catalog), FolderWriter(folder))
+        kernels = partial(ops.bind, offers=_kernels(config, catalog), platform=config.platform, load=catalog.load)
+        conversion = _Conversion(plain, make_quantizer(config, json, catalog), kernels, FolderWriter(folder))
         tokens = 0
         if text is not None:
             windows = cut_text(text, open_tokenizer(config, skip=False), config.max_model_len - 1)
@@ -77,6 +81,12 @@ def convert(config: EngineConfig, catalog: Catalog, target: Path, text: str | No
         stored = read_config(Path(config.model), {})
         conversion.writer.finish(Path(config.model), {**stored, "quantization_config": describe(_by_name(schemes))})
         return Written(len(layers), conversion.calibrated, tokens, conversion.writer.bytes)
+
+
+def _kernels(config: EngineConfig, catalog: Catalog) -> list[KernelOffer]:
+    """Those that would serve the format, whose rounding may differ from the reference's in a scale's last bit."""
+    offers = () if config.reference_ops else catalog.offers(KernelOffer)
+    return [offer for offer in offers if offer.unwanted is None or offer.unwanted(config) is None]
 
 
 def _check_plain(config: EngineConfig, json: Mapping[str, Any]) -> None:
@@ -110,8 +120,11 @@ def _by_name(schemes: Mapping[Layer, Scheme]) -> dict[str, Scheme]:
 class _Conversion:
     """Rounds the layers of a plain model and writes them; each is written once."""
 
-    def __init__(self, plain: PlainModel, quantizer: Quantizer, writer: FolderWriter) -> None:
-        self._plain, self._quantizer, self.writer = plain, quantizer, writer
+    def __init__(
+        self, plain: PlainModel, quantizer: Quantizer, bind: Callable[[nn.Module], object], writer: FolderWriter
+    ) -> None:
+        """``bind`` gives a layer the kernels that it is rounded by."""
+        self._plain, self._quantizer, self._bind, self.writer = plain, quantizer, bind, writer
         self._done: set[Layer] = set()
         self.calibrated = 0
 
@@ -141,6 +154,7 @@ class _Conversion:
         """Round a layer and write it; the plain model goes on with what it has become."""
         weight = self._plain.weight(layer)
         made = self._build(layer, weight.clone())
+        self._bind(made)
         if moment is not None and isinstance(made, Int4Linear):
             made.round = CompensatedInt4(made.layer.dtype, made.group, moment)
             self.calibrated += 1
