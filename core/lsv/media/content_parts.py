@@ -80,11 +80,14 @@ def read_part(part: ContentPart | str, where: str) -> str | Reference:
     return Reference(_LINKS[part.type], where, url=value if isinstance(value, str) else value.url)
 
 
-def refusal(reference: Reference, modalities: Sequence[Modality]) -> BadRequest:
-    """The error for media that a model does not take; ``modalities`` are those it does."""
+def refusal(reference: Reference, modalities: Sequence[Modality], wrapper: str = "") -> BadRequest:
+    """The error for media that a model does not take; ``modalities`` are those it does, ``wrapper`` as in
+    ``EngineConfig``.
+    """
     takes = ", ".join(("text", *modalities))
+    why = f": only the language model of {wrapper} is served" if wrapper else ""
     return BadRequest(
-        f"{reference.where}: this model takes {takes}, but no {reference.modality}", param=reference.where
+        f"{reference.where}: this model takes {takes}, but no {reference.modality}{why}", param=reference.where
     )
 
 

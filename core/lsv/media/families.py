@@ -21,10 +21,7 @@ def has_processor(config: EngineConfig, catalog: Catalog) -> bool:
 def text_only(config: EngineConfig) -> ConfigError:
     """The error for media where the model takes none."""
     if config.wrapper:
-        return ConfigError(
-            f"this server runs the language model of {config.wrapper} alone, so it takes text only: use a model whose "
-            "images, sound or video lsv supports (lsv models lists them)"
-        )
+        return ConfigError(f"this model takes text only: only the language model of {config.wrapper} is served")
     return ConfigError(f"{config.architecture} takes text only: no plugin offers a processor for it")
 
 

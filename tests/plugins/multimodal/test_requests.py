@@ -224,6 +224,10 @@ async def test_models_say_what_they_take(
     error = (await site.chat(picture(1, 2, 3))).json()["error"]
     assert error["message"] == "messages[0].content[0]: this model takes text, but no image"
     assert error["param"] == "messages[0].content[0]"
+    half = msgspec.structs.replace(site.engine.config, wrapper="WholeModel")
+    monkeypatch.setattr(site.engine, "config", half)
+    error = (await site.chat(picture(1, 2, 3))).json()["error"]
+    assert error["message"].endswith("but no image: only the language model of WholeModel is served")
     error = (await site.chat(text("a"), mm_processor_kwargs={"shift": 1})).json()["error"]
     assert error["message"] == "mm_processor_kwargs: this model takes text only"
 

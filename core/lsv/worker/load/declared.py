@@ -73,6 +73,12 @@ class Declared:
         """A checkpoint's name of a tensor or layer -> the one that the model declared."""
         return self.model.rename(name if self.half is None else self.half.rename(name))
 
+    def within(self, half: Half) -> Declared:
+        """The same model, in a checkpoint that holds more."""
+        others = (rf"^{re.escape(name)}(\.|$)" for name in half.unread)
+        ignores, held = (*self.filler.ignores, *others), self.filler.slots
+        return dataclasses.replace(self, half=half, filler=Filler(self.model, held, ignores, every=self.slots))
+
     @property
     def weight_bytes(self) -> int:
         """Bytes of weights on the device: planned before they are filled, actual afterwards."""
@@ -133,10 +139,8 @@ def declare(
         held = _own_slots(model, slots, config, exchange)
         declaration.placement.check()
     passed_over = (*(tie.head for tie in declaration.ties), *declaration.unread)
-    ignored = [f"^{re.escape(name)}$" for name in passed_over]
-    if half is not None:
-        ignored += [rf"^{re.escape(name)}(\.|$)" for name in half.unread]
-    return Declared(
+    ignored = (f"^{re.escape(name)}$" for name in passed_over)
+    declared = Declared(
         model=model,
         sampling=Sampling(model.vocab_size, dtype),
         layers=model.attention_layers(),
@@ -149,8 +153,8 @@ def declare(
         filler=Filler(model, held, (*model.ignores, *ignored, kv_scales.NAMES), every=slots),
         ties=tuple(declaration.ties),
         shared=(*(communicator.ops if communicator else ()), *(exchange.communicator.ops if exchange else ())),
-        half=half,
     )
+    return declared if half is None else declared.within(half)
 
 
 def _make_placement(config: EngineConfig, communicator: Communicator | None) -> Placement | None:

@@ -135,7 +135,7 @@ def declare_stored(
     declared = make()
     if config.wrapper and (half := locate_half(config, declared, catalog)) is not None:
         make = partial(make, half=half)
-        declared = make()
+        declared = declared.within(half) if config.quantization is None else make()  # formats go by stored names
     computes_tokens = config.pooler.task == "generate" or config.pooler.contrast is not None
     if config.load_format == "dummy" or not declared.ties or not computes_tokens:
         return declared

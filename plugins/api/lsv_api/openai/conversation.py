@@ -145,7 +145,7 @@ def _references(messages: Sequence[Message], served: Served) -> list[Reference]:
         if isinstance(part, Reference)
     ]
     if found and served.client.media is None:
-        raise refusal(found[0], ())
+        raise refusal(found[0], (), served.client.config.wrapper)
     if served.client.media is not None:
         served.client.media.check(found)
     return found

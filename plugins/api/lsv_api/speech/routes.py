@@ -80,7 +80,7 @@ def _speech_model(served: Served) -> SpeechModel:
     """Raises ``BadRequest`` for a model that does not transcribe."""
     media, sound = served.client.media, Reference("audio", "file")
     if media is None:
-        raise refusal(sound, ())
+        raise refusal(sound, (), served.client.config.wrapper)
     media.check([sound])
     if media.transcriber is None:
         raise BadRequest(
