@@ -17,7 +17,7 @@ from lsv.attention import AttentionLayer
 from lsv.attention.chosen import attend_chosen
 from lsv.nn.attention import Attention
 from lsv.nn.step import Step
-from lsv_models.generic.indexing import IndexCache, Indexing
+from lsv_models.generic.indexing import IndexCache, Indexing, bind_indexers
 from lsv_models.generic.interface import PASS, Attend, scale_of, widen
 from lsv_models.generic.scores import Recognised
 
@@ -51,6 +51,7 @@ class Body(nn.Module):
         parameters = inspect.signature(base.forward).parameters
         self.takes = frozenset(parameters)
         self.per_layer = _per_layer_inputs(base)
+        bind_indexers(base)
         for module in base.modules():
             module.__dict__[PASS] = self
             if "position_ids" not in parameters and _places_tokens(module):

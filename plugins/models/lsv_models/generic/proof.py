@@ -26,6 +26,7 @@ from lsv.weights.fill import Filler
 from lsv.weights.place import Declaration, Weights
 from lsv.weights.quantizer import Unquantised
 from lsv_models.generic.building import decode, parse
+from lsv_models.generic.indexing import bind_indexers
 from lsv_models.generic.miniature import VOCABULARY, shrink
 from lsv_models.generic.refusal import Refused
 
@@ -96,6 +97,7 @@ def _make_reference(small: Mapping[str, Any], spread: float) -> PreTrainedModel:
         for name, parameter in model.named_parameters():
             if parameter.is_floating_point():
                 parameter.normal_(1.0 if parameter.ndim == 1 and not name.endswith("bias") else 0.0, spread)
+    bind_indexers(model)  # it chooses among equals as the adapter does
     return model.eval()
 
 
