@@ -285,11 +285,14 @@ class Rope(Bindable):
 
     def __init__(self, w: Weights, rope: RopeConfig, max_len: int) -> None:
         super().__init__()
+        if rope.rotary_dim % 2 or rope.rotary_dim > rope.head_dim:
+            raise CheckpointError(
+                f"config.json: {rope.rotary_dim} of the {rope.head_dim} features of a head rotate, expected an even "
+                f"number of them; check {_PARTIAL} and head_dim"
+            )
         for name in _TURNS:
             if rope.parameters.get(name, self.interleaved) != self.interleaved:
-                raise CheckpointError(
-                    f"config.json: {name} must be {str(self.interleaved).lower()} in models of this kind"
-                )
+                raise CheckpointError(f"config.json: {name} must be {str(self.interleaved).lower()} in this family")
         self.rope, self.max_len, self.dtype, self.device = rope, max_len, w.dtype, w.device
 
     def spec(self) -> OpSpec:

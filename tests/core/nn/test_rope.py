@@ -164,6 +164,14 @@ def test_unusable_rules_are_refused(parameters, message):
         read_rope(Keys(config(parameters)), DIM, 10000.0)
 
 
+@pytest.mark.parametrize(("head_dim", "fraction"), [(20, 0.25), (15, 1.0), (32, 1.5)])
+def test_features_that_make_no_pairs_are_refused(head_dim, fraction):
+    rope = read_rope(Keys(config({"partial_rotary_factor": fraction})), head_dim, 1e4)
+    message = f"{int(head_dim * fraction)} of the {head_dim} features of a head rotate, expected an even number"
+    with pytest.raises(CheckpointError, match=message):
+        Rope(place(), rope, LENGTH)
+
+
 def test_longrope_needs_a_factor_per_pair():
     rope = read_rope(Keys(config({**RULES["longrope"], "short_factor": [1.0]})), DIM, 10000.0)
     with pytest.raises(CheckpointError, match="16 entries"):
