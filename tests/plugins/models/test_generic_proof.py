@@ -121,6 +121,18 @@ def test_small_copies_have_layers_of_every_kind():
     assert shrink({"n_layer": 32, "kinds": ["a"] * 3 + ["b"] * 29})["kinds"] == ["a", "a", "a", "b"]
 
 
+@pytest.mark.parametrize(("plain", "rotated"), [(128, 64), (12, 10), (8, 16), (192, 4)])
+def test_small_head_is_the_sum_of_its_small_parts(plain, rotated):
+    from lsv_models.generic.miniature import shrink
+
+    whole = plain + rotated
+    small = shrink(
+        {"qk_nope_head_dim": plain, "qk_rope_head_dim": rotated, "qk_head_dim": whole, "head_dim": whole, "n_layer": 2}
+    )
+    expected = small["qk_nope_head_dim"] + small["qk_rope_head_dim"]
+    assert small["qk_head_dim"] == small["head_dim"] == expected <= 24
+
+
 def test_small_copies_keep_sections_of_layers_that_fill_the_model():
     from lsv_models.generic.miniature import shrink
 

@@ -42,6 +42,7 @@ _SIZES: Mapping[str, int] = {
     "vocab_size": VOCABULARY, "vocab_size_per_layer_input": VOCABULARY, "type_vocab_size": 2, "n_langs": 2,
 }
 # fmt: on
+_HEAD_PARTS = ("qk_nope_head_dim", "qk_rope_head_dim")
 _EXPERTS = (
     "num_experts",
     "num_local_experts",
@@ -109,8 +110,8 @@ def _shrink_number(key: str, value: int, config: Mapping[str, Any], few: int) ->
         return _HEADS if value >= heads else 1 if value == 1 else 2
     if key == "head_dim" and value == config.get("qk_rope_head_dim"):
         return min(value, _SIZES["qk_rope_head_dim"])
-    if key == "head_dim" and value == _whole_head(config):
-        return _SIZES["qk_head_dim"]
+    if key in ("head_dim", "qk_head_dim") and value == _whole_head(config):
+        return sum(min(config.get(part) or 0, _SIZES[part]) for part in _HEAD_PARTS)
     if key in _SIZES:
         return min(value, _SIZES[key])
     if key in _SECTIONS and _is_sectioned(config):
@@ -142,7 +143,7 @@ def _shrink_section(key: str, value: int, config: Mapping[str, Any], few: int) -
 
 def _whole_head(config: Mapping[str, Any]) -> int:
     """The size of a head that has features with a position and others."""
-    return sum(config.get(key) or 0 for key in ("qk_nope_head_dim", "qk_rope_head_dim"))
+    return sum(config.get(part) or 0 for part in _HEAD_PARTS)
 
 
 def _shrink_rope(rule: Mapping[str, Any]) -> dict[str, Any]:
