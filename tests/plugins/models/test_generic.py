@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
+from transformers import AutoModelForCausalLM
 
 from lsv import LLM, SamplingParams
 from lsv.errors import CheckpointError, ConfigError
 from lsv.nn.embed import Embed
 from lsv.platform import Communicator, Group
-from lsv.testing.model import Sequences, check_model, engine_config, load, reference_model
+from lsv.testing.model import Sequences, check_model, compare, engine_config, load, reference_model
 from lsv.weights.quantizer import PlainLinear
 from lsv.worker.load.declared import declare
 
@@ -26,9 +28,10 @@ BART = {"d_model": 64, "decoder_layers": 2, "decoder_attention_heads": 4, "decod
         "is_encoder_decoder": False}  # fmt: skip
 BERT = {"is_decoder": True, "num_key_value_heads": None}
 GPTJ = {"n_embd": 64, "n_layer": 2, "n_head": 4, "rotary_dim": 8, "n_inner": 96, "n_positions": 512}
-LATENT = {"kv_lora_rank": 24, "q_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12,
-          "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
-          "n_group": 2, "topk_group": 1, "head_dim": 8}  # fmt: skip
+LATENT_HEADS = {"kv_lora_rank": 24, "q_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12,
+                "num_key_value_heads": 4, "head_dim": 8}  # fmt: skip
+LATENT = {**LATENT_HEADS, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_group": 2,
+          "topk_group": 1}  # fmt: skip
 FLASH = {"num_layers": 1, "num_key_value_heads": 4, "n_routed_experts": 4, "zero_expert_num": 2, "moe_topk": 2,
          "expert_ffn_hidden_size": 32, "ffn_hidden_size": 96, "kv_lora_rank": 24, "q_lora_rank": 24}  # fmt: skip
 INDEXED = {**LATENT, "n_group": 1, "index_topk": 9, "index_n_heads": 32, "index_head_dim": 16, "q_lora_rank": 24}
@@ -107,9 +110,21 @@ def test_further_architecture_equals_transformers(family, checkpoint, catalog):
     check(family, RUN_SLOWLY[family], checkpoint, catalog)
 
 
+def test_row_of_padding_is_the_checkpoints(checkpoint, catalog):
+    """transformers sets the row to zero when it loads this family, and the tied head has another logit then."""
+    config = engine_config(checkpoint("youtu", **LATENT_HEADS, tie_word_embeddings=True), "transformers")
+    model = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32, attn_implementation="eager")
+    stored = load_file(f"{config.model}/model.safetensors")["model.embed_tokens.weight"]
+    assert stored[model.config.pad_token_id].any()
+    model.get_input_embeddings().weight.data.copy_(stored)
+    with torch.inference_mode():
+        found = compare(config, catalog, reference=lambda ids: model(torch.tensor([ids]), use_cache=False).logits[0])
+    assert all(each.same_tokens and each.error < 1e-4 for each in found), found
+
+
 @pytest.mark.parametrize("family", REFUSED)
 def test_architecture_is_refused_by_name(family, tmp_path, catalog):
-    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+    from transformers import CONFIG_MAPPING
 
     from lsv.testing.tiny import SHAPE
 

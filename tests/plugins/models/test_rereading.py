@@ -65,6 +65,23 @@ def test_all_give_what_transformers_gives(architecture, tmp_path, catalog):
     check(architecture, tmp_path, catalog)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "uncached"), [("XLMWithLMHeadModel", {}), ("XLNetLMHeadModel", {"use_mems": False})]
+)
+def test_what_is_expected_is_what_generate_gives_without_a_cache(architecture, uncached):
+    """A plain forward pass of these families says nothing of the next token: it knows no place for one."""
+    model = make_model(getattr(transformers, architecture), tiny_config(KINDS[architecture]))
+    model.generation_config = transformers.GenerationConfig(pad_token_id=0)
+    given = torch.tensor([PROMPTS[0]])
+    with torch.inference_mode():
+        ids = model.generate(
+            given, attention_mask=torch.ones_like(given), do_sample=False, max_new_tokens=8, use_cache=False, **uncached
+        )[0].tolist()
+        rows = expect(model, ids[:-1])[len(PROMPTS[0]) - 1 :]
+        plain = model(torch.tensor([ids[:-1]])).logits[0, len(PROMPTS[0]) - 1 :]
+    assert rows.argmax(-1).tolist() == ids[len(PROMPTS[0]) :] != plain.argmax(-1).tolist()
+
+
 def test_offers_have_an_architecture_each():
     assert sorted(name for offer in OFFERS for name in offer.architectures) == sorted(KINDS)
     assert all(offer.adapts and "reads the whole text again" in offer.note for offer in OFFERS)
