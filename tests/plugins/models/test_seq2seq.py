@@ -289,6 +289,13 @@ def test_an_unknown_key_is_refused(tmp_path: Path, catalog: Any) -> None:
         declare(engine_config(tmp_path, "bart", max_len=1024), catalog)
 
 
+def test_embeddings_of_switch_that_are_not_tied_are_refused(tmp_path: Path, catalog: Any) -> None:
+    config = {**tiny_config("switch_transformers").to_dict(), "tie_word_embeddings": False}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="tie_word_embeddings is False, and this architecture has True"):
+        declare(engine_config(tmp_path, "switch"), catalog)
+
+
 def test_orders_of_encoder_decoders_encode() -> None:
     assert CLASSES["BartForConditionalGeneration"].order == Order("BartForConditionalGeneration", "bart", True)
 

@@ -76,6 +76,11 @@ class Switch(T5):
     at a time, and what is true of a token then is true of it in a chunk of a prompt.
     """
 
+    def scales_logits(self, keys: Keys) -> bool:
+        """Always: models whose embeddings are not tied have three tables, of which one is read here."""
+        keys.agree("tie_word_embeddings", True)
+        return True
+
     def read_more(self, keys: Keys) -> None:
         self.sparse = Sparse.read(keys)
         self.steps = {side: self._read_step(keys, side) for side in ("encoder", "decoder")}
