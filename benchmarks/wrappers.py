@@ -34,10 +34,8 @@ def main() -> None:
     if given.one:
         print(json.dumps(load(given.one)))
         return
-    print(
-        "| shape | seconds alone | wrapped | ratio | CPU seconds alone | wrapped | ratio | MiB alone | wrapped | ratio |"
-    )
-    print("| --- " + "| ---: " * 9 + "|")
+    columns = [f"{what} {form}" for what in ("seconds", "CPU seconds", "MiB") for form in (*FORMS, "ratio")]
+    print(f"| shape | {' | '.join(columns)} |\n| --- {'| ---: ' * len(columns)}|")
     for shape in given.shapes.split(","):
         with tempfile.TemporaryDirectory() as folder:
             print(compare(shape, Path(folder), given.rounds), flush=True)

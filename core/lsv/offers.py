@@ -332,6 +332,8 @@ class CheckpointOffer(msgspec.Struct, frozen=True):
     single_files: str = ""
     """A pattern of files that are models by themselves, such as ``*.ggml``: of a hub's repository of many, only the one
     that was named is fetched."""
+    beside: str = ""
+    """A pattern of files of this form that are no models, but lie beside them."""
 
 
 class ModelAlias(msgspec.Struct, frozen=True):

@@ -69,11 +69,12 @@ def fetch_code(name: str, hub: Hub) -> Path:
     return _fetch(name, hub, _CODE)
 
 
-def fetch_file(name: str, formats: Sequence[str], hub: Hub) -> Path | None:
+def fetch_file(name: str, formats: Sequence[str], hub: Hub, beside: Sequence[str] = ()) -> Path | None:
     """The only model that ``org/name:VARIANT`` or ``org/name/file`` stands for: its file, or the first of its parts.
 
-    ``formats`` are patterns of files that are models by themselves, such as ``*.ggml``. None for a name of another
-    form. Raises ``CheckpointError`` where there is none of this name, or more than one.
+    ``formats`` are patterns of files that are models by themselves, such as ``*.ggml``, and ``beside`` those of files
+    that are not. None for a name of another form. Raises ``CheckpointError`` where there is none of this name, or more
+    than one.
     """
     match = _PART.fullmatch(name)
     if match is None or not formats:
@@ -84,8 +85,8 @@ def fetch_file(name: str, formats: Sequence[str], hub: Hub) -> Path | None:
     wanted = [file] if file else [one for suffix in formats for one in _of_variant(variant, suffix.removeprefix("*"))]
     if file:
         wanted.append(_SPLIT.sub("-?????-of-?????", file))
-    folder = _fetch(repository, hub, wanted)
-    return _only_model(name, folder, wanted)
+    others = () if file else beside
+    return _only_model(name, _fetch(repository, hub, wanted, others), wanted, others)
 
 
 def _of_variant(variant: str, suffix: str) -> list[str]:
@@ -94,9 +95,9 @@ def _of_variant(variant: str, suffix: str) -> list[str]:
     return [f"*[-.]{one}{end}{suffix}" for one in spellings for end in ("", "-?????-of-?????")]
 
 
-def _only_model(name: str, folder: Path, wanted: Sequence[str]) -> Path:
+def _only_model(name: str, folder: Path, wanted: Sequence[str], others: Sequence[str]) -> Path:
     places = (str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
-    found = sorted(place for place in places if any(fnmatch.fnmatch(place, one) for one in wanted))
+    found = sorted(place for place in places if _fits(place, wanted) and not _fits(place, others))
     models = {_SPLIT.sub("", place) for place in found}
     if len(models) != 1:
         has = (
@@ -106,8 +107,12 @@ def _only_model(name: str, folder: Path, wanted: Sequence[str]) -> Path:
     return folder / found[0]
 
 
-def _fetch(name: str, hub: Hub, wanted: Sequence[str]) -> Path:
-    load, kept_out, given = _library(hub), [*_TWICE, *hub.ignore], {}
+def _fits(place: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatch(place, one) for one in patterns)
+
+
+def _fetch(name: str, hub: Hub, wanted: Sequence[str], others: Sequence[str] = ()) -> Path:
+    load, kept_out, given = _library(hub), [*_TWICE, *hub.ignore, *others], {}
     if hub.revision is not None:
         given["revision"] = hub.revision
     try:

@@ -49,7 +49,8 @@ def locate_model(name: str, catalog: Catalog, hub: Hub = Hub()) -> Path:  # noqa
         return _prepare(path.resolve(), catalog)
     if is_name(name):
         return _check_fetched(name, fetch(name, hub), catalog)
-    file = fetch_file(name, _single_files(catalog), hub)
+    beside = [offer.beside for offer in catalog.offers(CheckpointOffer) if offer.beside]
+    file = fetch_file(name, _single_files(catalog), hub, beside)
     if file is not None:
         return _prepare(file, catalog)
     known = ", ".join(alias.name for alias in catalog.offers(ModelAlias)) or "none"

@@ -8,7 +8,7 @@ from typing import Any
 from lsv import hookimpl
 from lsv.offers import CheckpointOffer, CommandOffer, QuantizerOffer
 from lsv_quant.conversion.formats import WRITABLE
-from lsv_quant.recognise import is_bitsandbytes, is_gguf, is_marlin, is_sparse
+from lsv_quant.recognise import PROJECTORS, is_bitsandbytes, is_gguf, is_marlin, is_sparse
 
 api = 1
 
@@ -155,6 +155,7 @@ def lsv_checkpoints() -> Iterable[CheckpointOffer]:
         "lsv_quant.gguf.source:open_source",
         prepare="lsv_quant.gguf.prepare:prepare",
         single_files="*.gguf",
+        beside=PROJECTORS,
     )
 
 

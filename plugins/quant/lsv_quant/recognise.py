@@ -9,6 +9,8 @@ from typing import Any
 from lsv.untrusted.files import read_text
 
 POINTER = "gguf.json"
+PROJECTORS = "*mmproj*.gguf"
+"""How llama.cpp names the file of a model's tower, which lies beside that of its language model."""
 """In a model folder made from a GGUF file: says where the file is."""
 
 
@@ -52,7 +54,8 @@ def _read(path: str, name: str) -> dict[str, Any]:
 
 
 def gguf_files(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.glob("*.gguf") if file.is_file())
+    """The files of models: those of towers for media (``PROJECTORS``) are left out."""
+    return sorted(file for file in folder.glob("*.gguf") if file.is_file() and not file.match(PROJECTORS))
 
 
 def is_gguf(path: str) -> bool:

@@ -69,7 +69,8 @@ class Repository:
 
 
 QUANTS = {
-    "README.md": b"", "x-Q4_K_M.gguf": b"4", "x-Q4_K_S.gguf": b"s", "x-Q8_0.gguf": b"8", "mmproj-x-f16.gguf": b"m",
+    "README.md": b"", "x-Q4_K_M.gguf": b"4", "x-Q4_K_S.gguf": b"s", "x-Q8_0.gguf": b"8",
+    "mmproj-x-F16.gguf": b"m", "x-F16.gguf": b"16",
     "BF16/x-BF16-00001-of-00002.gguf": b"1", "BF16/x-BF16-00002-of-00002.gguf": b"2", "y.q5_0.gguf": b"5",
 }  # fmt: skip
 
@@ -92,6 +93,7 @@ QUANTS = {
             "BF16/x-BF16-00001-of-00002.gguf",
         ),
         ("org/x-GGUF/x-Q4_K_S.gguf", {"x-Q4_K_S.gguf"}, "x-Q4_K_S.gguf"),
+        ("org/x-GGUF:F16", {"x-F16.gguf"}, "x-F16.gguf"),
     ],
 )
 def test_of_a_repository_of_gguf_files_only_the_named_one_is_fetched(

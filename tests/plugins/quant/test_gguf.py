@@ -351,6 +351,15 @@ def test_a_file_in_parts_and_a_folder_of_one_model(tmp_path: Path, write_gguf: W
         locate_model(str(folder), catalog)
 
 
+def test_the_file_of_a_tower_is_passed_over(tmp_path: Path, write_gguf: Write) -> None:
+    model, folder = llama(), tmp_path / "folder"
+    folder.mkdir()
+    own = write_gguf(folder / "m-Q8_0.gguf", LLAMA, model.tensors)
+    write_gguf(folder / "mmproj-m-F16.gguf", {"general.architecture": "clip"}, {})
+    catalog = catalog_of(lsv_quant.plugin)
+    assert locate_model(str(folder), catalog) == locate_model(str(own), catalog)
+
+
 def test_inputs_are_cut_between_groups(tmp_path: Path, write_gguf: Write) -> None:
     model = llama()
     made = prepare(str(write_gguf(tmp_path / "m.gguf", LLAMA, model.tensors)))
@@ -383,6 +392,7 @@ def changed(metadata: dict[str, Any], model: Model) -> dict[str, tuple[Callable[
         "a type": (lambda: retype("IQ2_XS"), "token_embd.weight is of type IQ2_XS; what can be read is F32"),
         "another type": (lambda: retype("TQ1_0"), "token_embd.weight is of type TQ1_0"),
         "a third type": (lambda: retype("IQ3_S"), "token_embd.weight is of type IQ3_S"),
+        "a tower": (lambda: metadata.update({"general.architecture": "clip"}), "tower of a model that takes media"),
         "an architecture": (lambda: metadata.update({"general.architecture": "mamba"}), "architecture 'mamba'"),
         "a key": (lambda: metadata.update({"llama.logit_scale": 2.0}), "llama.logit_scale = 2.0"),
         "a missing key": (lambda: void(metadata.pop("llama.context_length")), "llama.context_length must be int"),

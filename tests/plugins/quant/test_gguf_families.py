@@ -237,10 +237,13 @@ YARN = {
 }  # fmt: skip
 OF_YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 8.0, "rope.scaling.original_context_length": 64}
 NORMED = {"use_qk_norm": True}
+SECTIONS = {"rope.dimension_sections": [3, 3, 2, 0]}
 CASES: dict[str, Case] = {
     "llama": Case("llama", {"attention_bias": True, "mlp_bias": True}, {"rope.dimension_count": 16}, neighbours),
     "qwen2": Case("qwen2"),
+    "qwen2vl": Case("qwen2", keys=SECTIONS),
     "qwen3": Case("qwen3"),
+    "qwen3vl": Case("qwen3", keys={**SECTIONS, "n_deepstack_layers": 3}),
     "gemma": Case("gemma", HEADS, change=offset),
     "gemma2": Case(
         "gemma2", {"sliding_window": 9, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 4.0},
@@ -300,6 +303,7 @@ CASES: dict[str, Case] = {
         {**EXPERTS, "expert_shared_feed_forward_length": 48},
     ),
     "qwen3moe": Case("qwen3_moe", {"mlp_only_layers": []}, EXPERTS),
+    "qwen3vlmoe": Case("qwen3_moe", {"mlp_only_layers": []}, {**EXPERTS, **SECTIONS}),
     "olmoe": Case("olmoe", {"num_experts": 8, "num_experts_per_tok": 3}, EXPERTS),
     "deepseek2 of the third version": Case(
         "deepseek_v3", {**LATENT, **GROUPED, "q_lora_rank": 20, "rope_parameters": {

@@ -33,12 +33,16 @@ EXPERTS: Mapping[str, Key] = {
     "expert_feed_forward_length": ("moe_intermediate_size", int),
 }  # fmt: skip
 LOCAL_EXPERTS: Mapping[str, Key] = {**EXPERTS, "expert_count": ("num_local_experts", int)}
-WINDOW: Mapping[str, Key] = {"attention.sliding_window": ("sliding_window", int)}
 
 
 def ignored(value: Any, config: Config) -> Mapping[str, Any]:
     """A key that says what the model does anyway."""
     return {}
+
+
+BESIDE_TOWERS: Mapping[str, Key] = {"rope.dimension_sections": (ignored, list), "n_deepstack_layers": (ignored, int)}
+"""Of language models that came beside a tower: a text's tokens have one position on all axes, and nothing is added."""
+WINDOW: Mapping[str, Key] = {"attention.sliding_window": ("sliding_window", int)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

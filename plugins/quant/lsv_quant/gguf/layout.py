@@ -60,6 +60,12 @@ def architecture_of(file: GgufFile) -> Architecture:
     for one in FAMILIES.get(name, ()) if isinstance(name, str) else ():
         if not one.when or file.metadata.get(f"{name}.{one.when}") or _has(file, one.when):
             return one
+    if file.metadata.get("general.type") == "mmproj" or name == "clip":
+        raise CheckpointError(
+            "the GGUF file holds the tower of a model that takes media (mmproj): name the file of its language model, "
+            "which answers texts",
+            param="model",
+        )
     raise CheckpointError(
         f"the GGUF file holds a model of architecture {name!r}; those that can be read are {', '.join(FAMILIES)}",
         param="model",

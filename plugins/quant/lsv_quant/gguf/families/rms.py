@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lsv.errors import CheckpointError
-from lsv_quant.gguf.architecture import BIASES, LOCAL_EXPERTS, WINDOW, Architecture, Config, Key
+from lsv_quant.gguf.architecture import BESIDE_TOWERS, BIASES, LOCAL_EXPERTS, WINDOW, Architecture, Config, Key
 
 _LLAMA_BIASES = {**BIASES, "mlp_bias": "ffn_up.bias"}
 _SANDWICH = {
@@ -72,7 +72,9 @@ RMS: Mapping[str, tuple[Architecture, ...]] = {
         ),
     ),
     "qwen2": (Architecture(name="Qwen2ForCausalLM", model_type="qwen2", there={}),),
+    "qwen2vl": (Architecture(name="Qwen2ForCausalLM", model_type="qwen2", there={}, keys=BESIDE_TOWERS),),
     "qwen3": (Architecture(name="Qwen3ForCausalLM", model_type="qwen3"),),
+    "qwen3vl": (Architecture(name="Qwen3ForCausalLM", model_type="qwen3", keys=BESIDE_TOWERS),),
     "gemma": (_GEMMA,),
     "gemma2": (
         Architecture(

@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from lsv.errors import CheckpointError
-from lsv_quant.gguf.architecture import BIASES, EXPERTS, LOCAL_EXPERTS, WINDOW, Architecture, Config, Key, ignored
+from lsv_quant.gguf.architecture import (
+    BESIDE_TOWERS,
+    BIASES,
+    EXPERTS,
+    LOCAL_EXPERTS,
+    WINDOW,
+    Architecture,
+    Config,
+    Key,
+    ignored,
+)
 
 _FFN = {"ffn_gate": "gate_proj", "ffn_up": "up_proj", "ffn_down": "down_proj"}
 _SOFTMAX, _SIGMOID = 1, 2
@@ -81,6 +91,12 @@ SPARSE: Mapping[str, tuple[Architecture, ...]] = {
     "qwen3moe": (
         Architecture(
             name="Qwen3MoeForCausalLM", model_type="qwen3_moe", keys=EXPERTS, fixed={"norm_topk_prob": True},
+        ),
+    ),
+    "qwen3vlmoe": (
+        Architecture(
+            name="Qwen3MoeForCausalLM", model_type="qwen3_moe", keys={**EXPERTS, **BESIDE_TOWERS},
+            fixed={"norm_topk_prob": True},
         ),
     ),
     "olmoe": (
