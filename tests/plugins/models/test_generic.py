@@ -300,18 +300,26 @@ def test_more_ranks_need_a_pattern(checkpoint, catalog):
         declare(engine_config(checkpoint("gpt2"), "transformers"), catalog, communicator=TwoRanks())
 
 
-@pytest.mark.parametrize("family", ["apertus", "flex_olmo"])
-def test_weights_are_quantised_while_loading(family, checkpoint):
+@pytest.mark.parametrize(
+    ("family", "shape", "coded"),
+    [
+        ("apertus", {}, "int8"),
+        ("flex_olmo", RUN["olmoe"], "int8"),
+        ("qwen3", {}, "fp8"),
+        ("apertus", {"tie_word_embeddings": True}, "int8"),
+    ],
+)
+def test_weights_are_quantised_while_loading(family, shape, coded, checkpoint):
     """To 8 bits: the answers' probabilities are others, and not far off."""
-    shape = {} if family == "apertus" else RUN["olmoe"]
     folder = str(checkpoint(family, **shape))
     options = {"dtype": "float32", "skip_tokenizer_init": True, "max_model_len": 64, "max_num_seqs": 2}
+    options |= {"model_impl": "transformers"}
     found = []
-    for quantization in (None, "int8"):
+    for quantization in (None, coded):
         with LLM(folder, quantization=quantization, **options) as llm:
             params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
             (answer,) = llm.generate([{"prompt_token_ids": [7, 3, 90, 41, 5]}], params, use_tqdm=False)
         rows = (answer.prompt_logprobs or [])[1:]
         found.append([next(iter(row.values())).logprob for row in rows])
     plain, quantised = map(torch.tensor, found)
-    assert 0 < (plain - quantised).abs().max() < 0.2
+    assert 0 < (plain - quantised).abs().max() < (0.2 if coded == "int8" else 1.0)

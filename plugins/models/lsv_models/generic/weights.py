@@ -69,6 +69,8 @@ class Tokens(nn.Module):
         self.__dict__["weight"] = torch.empty((), dtype=embed.dtype, device=device).expand(embed.width, embed.size)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        if ids.is_meta:  # a table that is quantised while loading has no form yet
+            return torch.empty(*ids.shape, self.embed.size, dtype=self.embed.dtype, device="meta")
         found = self.embed(ids.flatten(), None)  # it looks at no step
         return found.view(*ids.shape, -1)  # type: ignore[no-any-return]
 
@@ -131,6 +133,7 @@ def _read_weights(owner: type[nn.Module]) -> frozenset[str]:
 
 def _as_parameter(module: nn.Module, key: str) -> None:
     """Turn a buffer that checkpoints hold into a parameter, so that it is filled like a weight."""
-    buffer = module._buffers.pop(key)
-    if buffer is not None:
+    buffer = module._buffers[key]
+    if buffer is not None:  # what weight formats leave out stays readable
+        del module._buffers[key]
         setattr(module, key, nn.Parameter(buffer, requires_grad=False))
