@@ -20,11 +20,12 @@ from lsv.nn.step import Step
 from lsv_models.generic.indexing import IndexCache, Indexing, bind_indexers
 from lsv_models.generic.interface import PASS, Attend, scale_of, widen
 from lsv_models.generic.scores import Recognised
+from lsv_models.generic.wrappers import find_base, find_language_model, is_wrapper
 
 
 def find_body(lm: PreTrainedModel) -> str:
-    """The name under which a model holds its body."""
-    return lm.base_model_prefix if hasattr(lm, lm.base_model_prefix) else "model"
+    """The name under which a model holds its body: what embeddings of tokens go through up to the head."""
+    return find_language_model(lm) if is_wrapper(lm) else find_base(lm)
 
 
 class Body(nn.Module):

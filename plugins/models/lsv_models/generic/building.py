@@ -9,10 +9,10 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from lsv.nn.keys import MOST_LAYERS
-from lsv.ops import dtype_name
 from lsv_models.generic.interface import NAME
 from lsv_models.generic.refusal import Refused
 from lsv_models.generic.ropes import check_rope_keys
+from lsv_models.generic.wrappers import find_wrapper, is_wrapper
 
 _LAYER_TYPES = {"full_attention", "sliding_attention", "attention", "global", "local"}
 _REACHES = {"chunked_attention": "attention_chunk_size"}
@@ -22,6 +22,9 @@ _INDEXED = "indexed_attention"
 _UNLIKE = {
     "blt": "it reads bytes in patches, whose borders a model of its own chooses",
     "cpmant": "it puts prompts of its own before every input, which tokens see on both sides",
+    "diffusion_gemma": "it fills a block of tokens at once, in any order (block diffusion)",
+    "kyutai_speech_to_text": "it writes a token for every frame of a sound, whose codes it reads beside the text",
+    "pi0": "it predicts the movements of a robot, not tokens",
     "prophetnet": "it predicts several tokens at each place, by streams of queries that see one another",
     "reformer": "its tokens choose by hashing which others they see, among all tokens of the input (LSH attention)",
     "xlm": "it predicts a token where a mask token stands behind the text, not from the token before",
@@ -44,9 +47,14 @@ def parse(config: Mapping[str, Any], max_len: int) -> PreTrainedConfig:
         raise Refused("it has an encoder")
     if kind in _UNLIKE:
         raise Refused(_UNLIKE[kind])
-    if any(config.get(key) for key in ("vision_config", "audio_config")):
+    wrapped = find_wrapper(kind, str((config.get("architectures") or ["?"])[0])) is not None
+    if not wrapped and any(config.get(key) for key in ("vision_config", "audio_config")):
         raise Refused("it takes more than text")
     parsed = CONFIG_MAPPING[kind].from_dict(decode(config))
+    if hasattr(parsed, "thinker_config"):
+        raise Refused("its language model is a part of a thinker (thinker_config), beside which a talker speaks")
+    if wrapped and (parsed.is_encoder_decoder or parsed.get_text_config().is_encoder_decoder):
+        raise Refused("it has an encoder")
     layers = getattr(parsed.get_text_config(), "num_hidden_layers", None)
     if not isinstance(layers, int) or not 1 <= layers <= MOST_LAYERS:
         raise Refused(f"num_hidden_layers is {layers!r:.100}, expected a number of layers")
@@ -89,33 +97,39 @@ def decode(value: Any) -> Any:
     return [decode(inner) for inner in value] if isinstance(value, list) else value
 
 
-def build(
-    config: Mapping[str, Any], dtype: torch.dtype, architecture: str, max_len: int
-) -> tuple[PreTrainedModel, bool]:
+def name_architecture(parsed: PreTrainedConfig) -> str:
+    """The class that a config.json names."""
+    return str((parsed.architectures or ["?"])[0])
+
+
+def build(parsed: PreTrainedConfig, dtype: torch.dtype) -> tuple[PreTrainedModel, bool]:
     """The model of a config.json on the default device, and whether it attends through transformers' interface.
 
     Raises ``Refused``.
     """
-    parsed = parse({**config, "dtype": dtype_name(dtype)}, max_len)
+    architecture = name_architecture(parsed)
     try:
-        model, called = _make(parsed, dtype, NAME), True
+        model, called = make_model(parsed, dtype, NAME), True
     except KeyError as cause:
         if cause.args != (NAME,):
             raise
-        model, called = _make(parsed, dtype, "eager"), False
-        model.config._attn_implementation_internal = NAME  # masks are made for what will attend, that is not at all
+        model, called = make_model(parsed, dtype, "eager"), False
+        for each in (model.config, model.config.get_text_config()):
+            each._attn_implementation_internal = NAME  # masks are made for what will attend, that is not at all
     if architecture not in (type(model).__name__, type(model.base_model).__name__):  # that of a model without a head
         raise Refused(f"for text generation transformers has {type(model).__name__} instead")
-    if any(name.rpartition(".")[2].startswith(_MEDIA) for name, _ in model.named_modules()):
+    media = (name for name, _ in model.named_modules() if name.rpartition(".")[2].startswith(_MEDIA))
+    if not is_wrapper(model) and any(media):
         raise Refused("it takes more than text")
     if getattr(model, "_is_stateful", False):
         raise Refused("it keeps a state that is not a KV cache")
-    check_rope_keys(model.config)
+    check_rope_keys(model.config.get_text_config())
     return model, called
 
 
-def _make(parsed: PreTrainedConfig, dtype: torch.dtype, attention: str) -> PreTrainedModel:
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(
-        parsed, dtype=dtype, attn_implementation=attention, experts_implementation="eager"
-    )
+def make_model(parsed: PreTrainedConfig, dtype: torch.dtype, attention: str) -> PreTrainedModel:
+    """transformers' model that generates text, on the default device and with weights that no checkpoint gave."""
+    wrapper: Any = find_wrapper(parsed.model_type, name_architecture(parsed))
+    make = AutoModelForCausalLM.from_config if wrapper is None else wrapper._from_config
+    model: PreTrainedModel = make(parsed, dtype=dtype, attn_implementation=attention, experts_implementation="eager")
     return model

@@ -73,6 +73,12 @@ class Layout:
             name = next((each for each in (name, longer, shorter) if each in self.stored), name)
         return self.spellings.get(name, name)
 
+    def names_within(self, place: str) -> Iterator[str]:
+        """The names under which checkpoints hold a module's tensors, or a parameter, after ``rename``."""
+        for name in self.shapes:
+            if name == place or name.startswith(f"{place}."):
+                yield from (piece.name for piece in self._try_pieces(name))
+
     def _convert(self, converter: WeightConverter, name: str, sources: list[str], number: int) -> Iterator[Piece]:
         """The pieces of a parameter by the rule that makes it of others, or is one of several that a rule makes."""
         operations: list[Any] = converter.operations

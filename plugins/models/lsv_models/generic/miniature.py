@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 VOCABULARY = 384
@@ -10,10 +11,10 @@ _HIDDEN, _HEADS, _HEAD_DIM = 64, 4, 16
 _MOST_LAYERS = 8
 _MOST_EXPERTS = 4
 
-_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "num_decoder_layers")
+_LAYERS = ("num_hidden_layers", "layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "num_decoder_layers")
 _HEAD_COUNTS = (
-    "num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads", "swa_num_attention_heads",
-    "num_global_attention_heads", "local_num_attention_heads",
+    "num_attention_heads", "attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads",
+    "swa_num_attention_heads", "num_global_attention_heads", "local_num_attention_heads",
 )  # fmt: skip
 _KV_COUNTS = (
     "num_key_value_heads", "num_kv_heads", "n_head_kv", "kv_n_heads", "swa_num_key_value_heads",
@@ -22,8 +23,8 @@ _KV_COUNTS = (
 # fmt: off
 _SIZES: Mapping[str, int] = {
     # widths of the stream
-    **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim_model", "embedding_size", "word_embed_proj_dim",
-                     "emb_dim", "input_embedding_size", "output_embedding_size"), _HIDDEN),
+    **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim_model", "embed_dim", "embedding_size",
+                     "word_embed_proj_dim", "emb_dim", "input_embedding_size", "output_embedding_size"), _HIDDEN),
     # widths inside of blocks
     **dict.fromkeys(("intermediate_size", "ffn_dim", "decoder_ffn_dim", "n_inner", "d_ff", "dim_ff", "dff", "d_inner",
                      "ffn_hidden_size", "intermediate_size_mlp", "dense_intermediate_size", "mlp_hidden_size",
@@ -64,8 +65,10 @@ _DROPPED = ("quantization_config", "torch_dtype", "dtype", "auto_map", "_name_or
 _FIRST = (
     "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index", "prefix_dense_layers", "max_window_layers",
 )  # fmt: skip
+_DEPTHS = (*_LAYERS, "depth", "encoder_layers")
 _SECTIONS = ("n_input_layers", "n_recurrent_layers", "n_output_layers")
 """The numbers of layers before, in and after the section whose layers run several times."""
+_AXES = ("mrope_section", "xdrope_section")
 _REACH = 8
 _ORIGINAL = 16
 """Shorter than the inputs of the proof."""
@@ -77,10 +80,24 @@ def shrink(config: Mapping[str, Any]) -> dict[str, Any]:
     small = {key: value for key, value in config.items() if key not in _DROPPED}
     layers = _count_layers(config)
     for key, value in small.items():
-        small[key] = _shrink_value(key, value, config, layers)
+        if isinstance(value, Mapping) and "model_type" in value:
+            small[key] = _shorten(value)
+        else:
+            small[key] = _shrink_value(key, value, config, layers)
     if "initializer_range" in small:
         small["initializer_range"] = 1.0  # nGPT stores vectors as multiples of it; weights are drawn anew anyway
     return small
+
+
+def _shorten(tower: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of a tower with fewer layers. The copy does not run it, and has no weights for it."""
+    short = {key: value for key, value in tower.items() if key not in _DROPPED}
+    for key, value in short.items():
+        if isinstance(value, Mapping) and "model_type" in value:
+            short[key] = _shorten(value)
+        elif key in _DEPTHS and isinstance(value, int):
+            short[key] = min(value, 2)
+    return short
 
 
 def _shrink_value(key: str, value: Any, config: Mapping[str, Any], layers: tuple[int, int]) -> Any:
@@ -90,7 +107,7 @@ def _shrink_value(key: str, value: Any, config: Mapping[str, Any], layers: tuple
     if isinstance(value, Mapping) and value and all(str(name).isdigit() for name in value):
         value = {name: inner for name, inner in value.items() if int(name) < few}  # by the number of a layer
     if isinstance(value, Mapping) and key.startswith("rope"):
-        return _shrink_rope(value)
+        return _shrink_rope(value, _shrink_share(config))
     if isinstance(value, Mapping):
         return {name: _shrink_value(name, inner, {**config, **value}, layers) for name, inner in value.items()}
     if isinstance(value, list) and len(value) == whole and whole > 1:
@@ -146,11 +163,30 @@ def _whole_head(config: Mapping[str, Any]) -> int:
     return sum(config.get(part) or 0 for part in _HEAD_PARTS)
 
 
-def _shrink_rope(rule: Mapping[str, Any]) -> dict[str, Any]:
+def _shrink_share(config: Mapping[str, Any]) -> Fraction:
+    """The share of a head's features that the copy keeps."""
+    heads = next((config[name] for name in _HEAD_COUNTS if isinstance(config.get(name), int)), _HEADS)
+    width = next((config[name] for name in ("hidden_size", "d_model") if isinstance(config.get(name), int)), 0)
+    whole = config.get("head_dim") or width // heads or _HEAD_DIM
+    return Fraction(_shrink_number("head_dim", whole, config, 0), whole)
+
+
+def _shrink_axes(sections: Sequence[int], share: Fraction) -> list[int]:
+    """How many feature pairs rotate by each axis of a position. Together they stay as many as a head has, and equal
+    ones but the last stay equal.
+    """
+    first = [int(section * share) for section in sections[:-1]]
+    return [*first, int(sum(sections) * share) - sum(first)]
+
+
+def _shrink_rope(rule: Mapping[str, Any], share: Fraction) -> dict[str, Any]:
     """A rope rule, or rules by the kind of layer, that counts from a short input: dynamic ones from a longer one, for
     beyond it transformers itself computes in pieces what it does not compute at once.
     """
-    inner = {key: _shrink_rope(value) if isinstance(value, Mapping) else value for key, value in rule.items()}
+    inner = {key: _shrink_rope(value, share) if isinstance(value, Mapping) else value for key, value in rule.items()}
+    for key in _AXES:
+        if isinstance(inner.get(key), list) and all(isinstance(section, int) for section in inner[key]):
+            inner[key] = _shrink_axes(inner[key], share)
     original = inner.get("original_max_position_embeddings")
     if isinstance(original, int):
         inner["original_max_position_embeddings"] = _LENGTH if _rule(inner) == "dynamic" else min(original, _ORIGINAL)

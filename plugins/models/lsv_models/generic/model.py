@@ -8,16 +8,20 @@ give what transformers' own forward gives.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from lsv.attention import AttentionLayer
 from lsv.errors import ConfigError
 from lsv.nn.model import Model
 from lsv.nn.step import Step
+from lsv.ops import dtype_name
 from lsv.weights.place import Weights
 from lsv_models.generic.body import Body, PassThrough, find_body
 from lsv_models.generic.building import build, parse, reaches_all, selects
@@ -29,7 +33,10 @@ from lsv_models.generic.proof import prove
 from lsv_models.generic.refusal import Refused, refuse
 from lsv_models.generic.ropes import freeze_ropes, make_buffers
 from lsv_models.generic.weights import declare_weights, untie_head
+from lsv_models.generic.wrappers import drop_towers, find_base, find_below_head, find_headed, is_wrapper
 from lsv_models.plugin import lsv_models
+
+log = logging.getLogger(__name__)
 
 
 class Adapted(Model):
@@ -42,25 +49,36 @@ class Adapted(Model):
         r"\.position_ids$",
     )
 
-    def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int, architecture: str) -> None:
+    def __init__(self, w: Weights, config: PreTrainedConfig, max_len: int) -> None:
         super().__init__()
         with torch.device("meta"):
-            lm, called = build(config, w.dtype, architecture, max_len)
-        freeze_ropes(lm)
+            lm, called = build(config, w.dtype)
         place = find_body(lm)
+        headed, below_head = find_headed(lm, place), find_below_head(lm, place)
         base = lm.get_submodule(place)
         untie_head(w, lm)
-        self._layout = Layout(lm, place)
+        self._layout = Layout(lm, find_base(lm))
+        self.unread = drop_towers(lm, place) if is_wrapper(lm) else []
+        self.ignores = (*self.ignores, *self._ignore_unread(lm))
+        freeze_ropes(lm)
         declare_weights(w, lm, self._layout, max_len)
         body = Body(base)
         body.reaches_all, body.selects = reaches_all(lm.config, max_len), selects(lm.config, max_len)
         self.layers = nn.ModuleList([body])
         self.norm = nn.Identity()
         self.tokens = lm.get_input_embeddings()
-        setattr(lm, place, PassThrough(base))
-        self.lm = lm
+        lm.set_submodule(below_head, PassThrough(lm.get_submodule(below_head)))
+        self.lm = lm.get_submodule(headed)
         self._probe(body, called)
         make_buffers(lm, base, w.device, max_len)
+
+    def _ignore_unread(self, lm: PreTrainedModel) -> Iterator[str]:
+        """Patterns of the tensors of dropped modules, and of those that the class itself says it does not read."""
+        for place in self.unread:
+            yield rf"^{re.escape(place)}(\.|$)"
+            yield from (f"^{re.escape(name)}$" for name in self._layout.names_within(place))
+        if is_wrapper(lm):
+            yield from lm._keys_to_ignore_on_load_unexpected or ()
 
     @property
     def body(self) -> Body:
@@ -110,9 +128,11 @@ class Generic(Adapted):
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
         architecture = str((config.get("architectures") or ["?"])[0])
         try:
-            parse(config, max_len)
-            prove(config, lambda place, small, longest: Adapted(place, small, longest, architecture))
-            super().__init__(w, config, max_len, architecture)
+            parsed = parse({**config, "dtype": dtype_name(w.dtype)}, max_len)
+            prove(parsed, Adapted)
+            super().__init__(w, parsed, max_len)
+            if self.unread and w.shard.rank == 0:
+                log.info("%s: the language model alone runs; unread: %s", architecture, ", ".join(self.unread))
         except ConfigError:
             raise
         except Exception as cause:  # transformers' own classes raise whatever they meet

@@ -7,13 +7,15 @@ transformers' own forward on whole inputs, and by the adapter on pieces of them,
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from lsv.attention import AttentionLayer
@@ -25,12 +27,14 @@ from lsv.weights.checkpoint import RenamedSource, TensorInfo
 from lsv.weights.fill import Filler
 from lsv.weights.place import Declaration, Weights
 from lsv.weights.quantizer import Unquantised
-from lsv_models.generic.building import decode, parse
+from lsv_models.generic.body import find_body
+from lsv_models.generic.building import decode, make_model, parse
 from lsv_models.generic.indexing import bind_indexers
 from lsv_models.generic.miniature import VOCABULARY, shrink
 from lsv_models.generic.refusal import Refused
+from lsv_models.generic.wrappers import drop_towers, find_headed, is_flat, is_wrapper
 
-Make = Callable[[Weights, Mapping[str, Any], int], Any]
+Make = Callable[[Weights, PreTrainedConfig, int], Any]
 """(weights, config.json, longest input) -> the adapted model."""
 Piece = tuple[int, int]
 """(number of an input, its next tokens)."""
@@ -39,24 +43,40 @@ TOLERANCE = 1e-4
 _LENGTHS = (29, 17)
 _STEPS: Sequence[Sequence[Piece]] = (((0, 11),), ((0, 1), (1, 9)), ((1, 1), (0, 10)), ((0, 7), (1, 7)))
 _SPREADS = (0.2, 0.1)
+_SPECIAL = ("_token_id", "_token_index")
 _MOST_WEIGHTS = 100_000_000
 
 _proved: dict[str, str] = {}
 """What was found of a small config.json: nothing, or why it does not run."""
 
 
-def prove(config: Mapping[str, Any], make: Make) -> None:
+def prove(config: PreTrainedConfig, make: Make) -> None:
     """Raise ``Refused`` unless a small copy of a config.json runs through the adapter as through transformers."""
-    whole = json.loads(parse(config, 0).to_json_string(use_diff=False))  # with what a config.json leaves out
-    small = decode(shrink({**whole, "architectures": config.get("architectures")}))
-    key = json.dumps(small, sort_keys=True, default=str)
+    small = _copy_small(config)
+    key = small.to_json_string(use_diff=False)
     if key not in _proved:
         _proved[key] = _try(small, make)
     if _proved[key]:
         raise Refused(_proved[key])
 
 
-def _try(small: Mapping[str, Any], make: Make) -> str:
+def _copy_small(config: PreTrainedConfig) -> PreTrainedConfig:
+    """A small copy of a config.json. That of a wrapper is small in its language model; the copy runs no tower."""
+    text = config.get_text_config()
+    name = next((name for name in config.sub_configs if getattr(config, name, None) is text), None)
+    whole = json.loads(text.to_json_string(use_diff=False))  # with what a config.json leaves out
+    if name is None:
+        whole["architectures"] = config.architectures
+        return parse(decode(shrink(whole)), 0)
+    small, inner = copy.deepcopy(config), type(text).from_dict(decode(shrink(whole)))
+    setattr(small, name, inner)
+    for key, value in vars(config).items():  # sizes that the wrapper repeats
+        if type(value) is int and value == getattr(text, key, None):
+            setattr(small, key, getattr(inner, key))
+    return small
+
+
+def _try(small: PreTrainedConfig, make: Make) -> str:
     """Why a small copy does not run as it should; an empty string if it does."""
     gaps = []
     for seed, spread in enumerate(_SPREADS):  # rounding may choose another expert, and recurrence makes it grow
@@ -65,9 +85,10 @@ def _try(small: Mapping[str, Any], make: Make) -> str:
             try:
                 reference = _make_reference(small, spread)
                 inputs = _draw_inputs(small)
-                expected = [_run_whole(reference, ids) for ids in inputs]
+                expected = _run_all(reference, inputs)
             except Exception as cause:
-                return f"no small copy of it can be tried: transformers' own code fails with {cause!r:.300}"
+                failed = "no small copy of it can be tried on text alone: transformers' own code fails with"
+                return f"{failed} {cause!r:.300}"
             model = _adapt(reference, small, make)
             found = _run_pieces(model, inputs)
         largest = max(1.0, *(float(logits.abs().max()) for logits in expected))
@@ -83,16 +104,19 @@ def _try(small: Mapping[str, Any], make: Make) -> str:
     )
 
 
-def _make_reference(small: Mapping[str, Any], spread: float) -> PreTrainedModel:
+def _make_reference(small: PreTrainedConfig, spread: float) -> PreTrainedModel:
     """transformers' model of a small config.json, with random weights that let positions and layers show."""
-    parsed = parse(small, 0)
     with torch.device("meta"):
-        count = sum(each.numel() for each in AutoModelForCausalLM.from_config(parsed).parameters())
+        model = make_model(small, torch.float32, "eager")
+        if is_wrapper(model):
+            drop_towers(model, find_body(model))
+    count = sum(each.numel() for each in model.parameters())
     if count > _MOST_WEIGHTS:
         raise Refused(f"{count} weights are left of it")
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(
-        parsed, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager"
-    )
+    if is_wrapper(model) and not is_flat(model, find_body(model)):
+        _materialise(model)
+    else:
+        model = make_model(small, torch.float32, "eager")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.is_floating_point():
@@ -101,16 +125,48 @@ def _make_reference(small: Mapping[str, Any], spread: float) -> PreTrainedModel:
     return model.eval()
 
 
-def _draw_inputs(small: Mapping[str, Any]) -> list[torch.Tensor]:
+def _materialise(wrapper: PreTrainedModel) -> None:
+    """Give a wrapper on meta, whose towers are dropped, storage on the host: to its language model by building that
+    anew, so that its buffers are what transformers makes them.
+    """
+    place = find_body(wrapper)
+    base: Any = wrapper.get_submodule(place)
+    built = type(base)._from_config(
+        base.config, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager"
+    )
+    wrapper.set_submodule(place, built)
+    for module in wrapper.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None and parameter.is_meta:
+                module._parameters[name] = torch.nn.Parameter(torch.empty_like(parameter, device="cpu"))
+    wrapper.tie_weights()
+
+
+def _draw_inputs(small: PreTrainedConfig) -> list[torch.Tensor]:
     """Random tokens, none of which is special."""
-    special = {value for key, value in small.items() if key.endswith("_token_id") and isinstance(value, int)}
-    size = min(VOCABULARY, small.get("vocab_size") or VOCABULARY)
+    text = small.get_text_config()
+    known = [*vars(small).items(), *vars(text).items()]
+    special = {value for key, value in known if key.endswith(_SPECIAL) and isinstance(value, int)}
+    size = min(VOCABULARY, getattr(text, "vocab_size", None) or VOCABULARY)
     plain = torch.tensor([token for token in range(size) if token not in special])
     return [plain[torch.randint(len(plain), (length,))] for length in _LENGTHS]
 
 
+def _run_all(reference: PreTrainedModel, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The logits [length, vocab] of each input, by the model's own forward. A wrapper whose forward needs more than
+    text leaves text to the model with a head that it holds.
+    """
+    try:
+        return [_run_whole(reference, ids) for ids in inputs]
+    except Exception:
+        headed = find_headed(reference, find_body(reference))
+        if not headed:
+            raise
+        return [_run_whole(reference.get_submodule(headed), ids) for ids in inputs]
+
+
 @torch.inference_mode()
-def _run_whole(reference: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
+def _run_whole(reference: nn.Module, ids: torch.Tensor) -> torch.Tensor:
     return reference(input_ids=ids[None], use_cache=False).logits[0]  # type: ignore[no-any-return]
 
 
@@ -131,7 +187,7 @@ class _Memory:
         """Nothing is open."""
 
 
-def _adapt(reference: PreTrainedModel, small: Mapping[str, Any], make: Make) -> Any:
+def _adapt(reference: PreTrainedModel, small: PreTrainedConfig, make: Make) -> Any:
     """The adapted model with the reference's weights."""
     host = torch.device("cpu")
     declaration = Declaration(torch.float32, host, Unquantised())

@@ -29,7 +29,7 @@ def declare_weights(w: Weights, lm: PreTrainedModel, layout: Layout, max_len: in
     Attention that is Llama's becomes lsv's, for inputs of up to ``max_len`` tokens; without it, it stays as it is.
     """
     plan, place = Plan(lm, w.shard.size), find_body(lm)
-    shared = {id(lm.get_parameter(name)) for name in layout.spellings}
+    shared = {id(each) for name, each in lm.named_parameters(remove_duplicate=False) if name in layout.spellings}
     _tie_head(w, lm, layout)
     if max_len is not None:
         bind_attention(w, lm.get_submodule(place), place, layout, plan, max_len)
