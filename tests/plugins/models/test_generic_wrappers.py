@@ -73,6 +73,18 @@ RUN_SLOWLY: dict[str, dict[str, Any]] = {
         "image_token_id": 258,
         "video_token_id": 258,
     },
+    "ernie4_5_vl_moe": {
+        "text_config": {
+            **SHAPE,
+            "moe_intermediate_size": [32, 24],
+            "moe_num_experts": 4,
+            "moe_k": 2,
+            "moe_num_shared_experts": 1,
+            "mlp_layer_types": ["dense", "sparse"],
+            "rope_parameters": {**SECTIONS, "mrope_section": [3, 3, 2]},
+        },
+        "vision_config": {**DEEP, "depth": 2},
+    },
     "git": {**SHAPE, "num_key_value_heads": 4, "vision_config": TOWER},
 }
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -218,6 +230,36 @@ def test_towers_are_not_declared_and_named_in_the_log(family, wrapped, catalog, 
     assert sum(each.numel() for each in declared.model.parameters()) == text
 
 
+def test_experts_for_images_are_not_declared(wrapped, catalog, caplog):
+    folder, _ = wrapped("ernie4_5_vl_moe")
+    with caplog.at_level(logging.INFO, "lsv_models.generic.model"):
+        declared = declare(engine_config(folder, "transformers"), catalog)
+    assert "model.language_model.layers.*.mlp.vision_moe" in caplog.text
+    experts = {piece.name for slot in declared.slots for piece in slot.pieces if ".experts." in piece.name}
+    assert {int(name.split(".experts.")[1].split(".")[0]) for name in experts} == {0, 1, 2, 3}
+    stored = load_file(folder / "model.safetensors")
+    assert {int(name.split(".experts.")[1].split(".")[0]) for name in stored if ".experts." in name} == set(range(8))
+
+
+def test_a_tower_whose_package_is_missing_stays_unread(wrapped, catalog, monkeypatch):
+    from transformers import AutoModel
+
+    from lsv_models.generic import proof
+
+    monkeypatch.setattr(proof, "_proved", {})
+    make = AutoModel.from_config
+
+    def lack(config, **given):
+        if config.model_type == "pixtral":
+            raise ImportError("timm is not installed")
+        return make(config, **given)
+
+    folder, model = wrapped("mistral3")
+    monkeypatch.setattr(AutoModel, "from_config", lack)
+    with torch.inference_mode():
+        check_model(engine_config(folder, "transformers"), catalog, reference=logits_of(model))
+
+
 @pytest.mark.parametrize(
     ("strange", "refused"),
     [
@@ -266,6 +308,14 @@ def test_what_a_wrapper_does_beside_its_language_model_is_found(wrapped, catalog
     monkeypatch.setattr(Mistral3Model, "forward", forward)
     with pytest.raises(CheckpointError, match="computes something else"):
         declare(engine_config(folder, "transformers"), catalog)
+
+
+def test_small_copies_keep_the_share_of_a_head_that_is_rotated():
+    from lsv_models.generic.miniature import shrink
+
+    parts = {"head_dim": 128, "qk_nope_head_dim": 64, "qk_rope_head_dim": 64}
+    small = shrink({**parts, "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}})
+    assert small["head_dim"] * small["rope_parameters"]["partial_rotary_factor"] == small["qk_rope_head_dim"] == 8
 
 
 def test_small_copies_keep_what_wrappers_say_of_towers():

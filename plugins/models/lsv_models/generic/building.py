@@ -12,7 +12,7 @@ from lsv.nn.keys import MOST_LAYERS
 from lsv_models.generic.interface import NAME
 from lsv_models.generic.refusal import Refused
 from lsv_models.generic.ropes import check_rope_keys
-from lsv_models.generic.wrappers import find_wrapper, is_wrapper
+from lsv_models.generic.wrappers import MEDIA, find_wrapper, is_wrapper, without_missing
 
 _LAYER_TYPES = {"full_attention", "sliding_attention", "attention", "global", "local"}
 _REACHES = {"chunked_attention": "attention_chunk_size"}
@@ -31,8 +31,6 @@ _UNLIKE = {
     "xlnet": "it predicts a token by a stream of queries beside that of the text (two-stream attention)",
 }
 """Families that do not go from token to token as others do, by model_type."""
-_MEDIA = ("vision", "visual", "image", "audio")
-"""How the names of modules begin that take more than text."""
 
 
 def parse(config: Mapping[str, Any], max_len: int) -> PreTrainedConfig:
@@ -118,7 +116,7 @@ def build(parsed: PreTrainedConfig, dtype: torch.dtype) -> tuple[PreTrainedModel
             each._attn_implementation_internal = NAME  # masks are made for what will attend, that is not at all
     if architecture not in (type(model).__name__, type(model.base_model).__name__):  # that of a model without a head
         raise Refused(f"for text generation transformers has {type(model).__name__} instead")
-    media = (name for name, _ in model.named_modules() if name.rpartition(".")[2].startswith(_MEDIA))
+    media = (name for name, _ in model.named_modules() if name.rpartition(".")[2].startswith(MEDIA))
     if not is_wrapper(model) and any(media):
         raise Refused("it takes more than text")
     if getattr(model, "_is_stateful", False):
@@ -129,7 +127,9 @@ def build(parsed: PreTrainedConfig, dtype: torch.dtype) -> tuple[PreTrainedModel
 
 def make_model(parsed: PreTrainedConfig, dtype: torch.dtype, attention: str) -> PreTrainedModel:
     """transformers' model that generates text, on the default device and with weights that no checkpoint gave."""
+    given: dict[str, Any] = {"dtype": dtype, "attn_implementation": attention, "experts_implementation": "eager"}
     wrapper: Any = find_wrapper(parsed.model_type, name_architecture(parsed))
-    make = AutoModelForCausalLM.from_config if wrapper is None else wrapper._from_config
-    model: PreTrainedModel = make(parsed, dtype=dtype, attn_implementation=attention, experts_implementation="eager")
-    return model
+    if wrapper is None:
+        return AutoModelForCausalLM.from_config(parsed, **given)  # type: ignore[no-any-return]
+    with without_missing():
+        return wrapper._from_config(parsed, **given)  # type: ignore[no-any-return]

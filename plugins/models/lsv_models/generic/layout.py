@@ -5,6 +5,7 @@ Source: transformers' own conversion rules (``conversion_mapping``), which its `
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from transformers.core_model_loading import (
     Interleave,
     MergeModulelist,
     Split,
+    Transpose,
     WeightConverter,
     WeightRenaming,
     WeightTransform,
@@ -25,6 +27,8 @@ from transformers.core_model_loading import (
 from lsv.weights.place import Piece
 from lsv_models.generic.refusal import Refused
 
+_BY_MEDIUM = "ErnieFuseAndSplitTextVisionExperts"
+"""A rule that gives the first half of the experts to text, and the second to images."""
 _UNPADDED = "Inkling2UnpadVocab"
 """A rule that takes the first rows of a matrix that is stored with one for every token; transformers 5.24 has it."""
 
@@ -73,11 +77,13 @@ class Layout:
             name = next((each for each in (name, longer, shorter) if each in self.stored), name)
         return self.spellings.get(name, name)
 
-    def names_within(self, place: str) -> Iterator[str]:
-        """The names under which checkpoints hold a module's tensors, or a parameter, after ``rename``."""
-        for name in self.shapes:
-            if name == place or name.startswith(f"{place}."):
-                yield from (piece.name for piece in self._try_pieces(name))
+    def patterns_within(self, places: Sequence[str]) -> list[str]:
+        """Patterns of the names under which checkpoints hold the tensors of modules, or parameters."""
+        patterns = [rf"^{re.escape(place)}(\.|$)" for place in places]
+        within = [name for name in self.shapes if any(re.search(pattern, name) for pattern in patterns)]
+        stored = [piece.name for name in within for piece in self._try_pieces(name)]
+        elsewhere = [name for name in stored if not any(re.search(pattern, name) for pattern in patterns)]
+        return [*patterns, *_match_numbered(elsewhere)]
 
     def _convert(self, converter: WeightConverter, name: str, sources: list[str], number: int) -> Iterator[Piece]:
         """The pieces of a parameter by the rule that makes it of others, or is one of several that a rule makes."""
@@ -92,6 +98,11 @@ class Layout:
             yield from _part(sources[0], shape, operations[0].dim)
         elif kinds in ([Chunk], [Split]) and len(sources) == 1:
             yield self._cut(converter, name, sources[0], number, operations[0].dim)
+        elif kinds == [Transpose] and len(shape) == 2 and not operations[0].check_dims:
+            across = (*shape[::-1],)
+            yield Piece(sources[0], across, _whole(across), _whole(across), transposed=True)
+        elif [kind.__name__ for kind in kinds] == [_BY_MEDIUM]:
+            yield from _stack(sources, shape, first=number * shape[0])
         elif [kind.__name__ for kind in kinds] == [_UNPADDED]:
             yield Piece(sources[0], (self._vocabulary, *shape[1:]), _whole(shape), _whole(shape))
         else:
@@ -115,15 +126,17 @@ def _whole(shape: Sequence[int]) -> tuple[slice, ...]:
     return tuple(slice(0, size) for size in shape)
 
 
-def _stack(sources: Sequence[str], shape: tuple[int, ...]) -> Iterator[Piece]:
-    """Of ``sources`` with a star each, for every number in its place: side by side, then one number on the other."""
+def _stack(sources: Sequence[str], shape: tuple[int, ...], first: int = 0) -> Iterator[Piece]:
+    """Of ``sources`` with a star each, for every number in its place: side by side, then one number on the other.
+    Numbers begin at ``first``.
+    """
     count, rows, *rest = shape
     size = rows // len(sources)
     for number in range(count):
         for place, source in enumerate(sources):
             part = (size, *rest)
             target = (slice(place * size, (place + 1) * size), *_whole(rest))
-            yield Piece(source.replace("*", str(number)), part, _whole(part), target, number)
+            yield Piece(source.replace("*", str(first + number)), part, _whole(part), target, number)
 
 
 def _join(sources: Sequence[str], shape: tuple[int, ...], axis: int) -> Iterator[Piece]:
@@ -142,6 +155,19 @@ def _part(source: str, shape: tuple[int, ...], axis: int) -> Iterator[Piece]:
         every, side = slice(number, shape[axis], 2), slice(number * half, (number + 1) * half)
         regions = ((*whole[:axis], part, *whole[axis + 1 :]) for part in (every, side))
         yield Piece(source, shape, *regions)
+
+
+def _match_numbered(names: Sequence[str]) -> Iterator[str]:
+    """Patterns of names, one for all that differ in numbers alone."""
+    numbers: dict[tuple[str, ...], list[set[str]]] = {}
+    for name in names:
+        parts = re.split(r"(\d+)", name)
+        seen = numbers.setdefault(tuple(parts[::2]), [set() for _ in parts[1::2]])
+        for each, number in zip(seen, parts[1::2], strict=True):
+            each.add(number)
+    for texts, seen in numbers.items():
+        choices = [*(f"({'|'.join(sorted(each))})" for each in seen), "$"]
+        yield "^" + "".join(re.escape(text) + choice for text, choice in zip(texts, choices, strict=True))
 
 
 def _spell_shared(lm: nn.Module) -> dict[str, str]:

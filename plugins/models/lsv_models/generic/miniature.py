@@ -107,7 +107,7 @@ def _shrink_value(key: str, value: Any, config: Mapping[str, Any], layers: tuple
     if isinstance(value, Mapping) and value and all(str(name).isdigit() for name in value):
         value = {name: inner for name, inner in value.items() if int(name) < few}  # by the number of a layer
     if isinstance(value, Mapping) and key.startswith("rope"):
-        return _shrink_rope(value, _shrink_share(config))
+        return _shrink_rope(value, config)
     if isinstance(value, Mapping):
         return {name: _shrink_value(name, inner, {**config, **value}, layers) for name, inner in value.items()}
     if isinstance(value, list) and len(value) == whole and whole > 1:
@@ -179,14 +179,18 @@ def _shrink_axes(sections: Sequence[int], share: Fraction) -> list[int]:
     return [*first, int(sum(sections) * share) - sum(first)]
 
 
-def _shrink_rope(rule: Mapping[str, Any], share: Fraction) -> dict[str, Any]:
+def _shrink_rope(rule: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """A rope rule, or rules by the kind of layer, that counts from a short input: dynamic ones from a longer one, for
     beyond it transformers itself computes in pieces what it does not compute at once.
     """
-    inner = {key: _shrink_rope(value, share) if isinstance(value, Mapping) else value for key, value in rule.items()}
+    inner = {key: _shrink_rope(value, config) if isinstance(value, Mapping) else value for key, value in rule.items()}
     for key in _AXES:
         if isinstance(inner.get(key), list) and all(isinstance(section, int) for section in inner[key]):
-            inner[key] = _shrink_axes(inner[key], share)
+            inner[key] = _shrink_axes(inner[key], _shrink_share(config))
+    turned, head = config.get("qk_rope_head_dim"), config.get("head_dim")
+    if turned and head and inner.get("partial_rotary_factor") == turned / head:
+        small = [_shrink_number(key, config[key], config, 0) for key in ("qk_rope_head_dim", "head_dim")]
+        inner["partial_rotary_factor"] = small[0] / small[1]
     original = inner.get("original_max_position_embeddings")
     if isinstance(original, int):
         inner["original_max_position_embeddings"] = _LENGTH if _rule(inner) == "dynamic" else min(original, _ORIGINAL)

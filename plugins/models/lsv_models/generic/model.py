@@ -74,9 +74,7 @@ class Adapted(Model):
 
     def _ignore_unread(self, lm: PreTrainedModel) -> Iterator[str]:
         """Patterns of the tensors of dropped modules, and of those that the class itself says it does not read."""
-        for place in self.unread:
-            yield rf"^{re.escape(place)}(\.|$)"
-            yield from (f"^{re.escape(name)}$" for name in self._layout.names_within(place))
+        yield from self._layout.patterns_within(self.unread)
         if is_wrapper(lm):
             yield from lm._keys_to_ignore_on_load_unexpected or ()
 
@@ -132,7 +130,8 @@ class Generic(Adapted):
             prove(parsed, Adapted)
             super().__init__(w, parsed, max_len)
             if self.unread and w.shard.rank == 0:
-                log.info("%s: the language model alone runs; unread: %s", architecture, ", ".join(self.unread))
+                names = dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in self.unread)
+                log.info("%s: the language model alone runs; unread: %s", architecture, ", ".join(names))
         except ConfigError:
             raise
         except Exception as cause:  # transformers' own classes raise whatever they meet

@@ -5,12 +5,15 @@ Text alone never calls a tower, so the adapter takes the language model and the 
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import transformers
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
     MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
@@ -18,6 +21,12 @@ from transformers.models.auto.modeling_auto import (
 
 from lsv_models.generic.refusal import Refused
 
+log = logging.getLogger(__name__)
+
+MEDIA = ("vision", "visual", "image", "audio")
+"""How the names of modules begin that take more than text."""
+_building = threading.Lock()
+"""Held while ``AutoModel`` is not as transformers made it: ranks of one process build at the same time."""
 _MAPPINGS = (MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES, MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES)
 
 
@@ -28,6 +37,33 @@ def find_wrapper(kind: str | None, architecture: str) -> type[PreTrainedModel] |
             found: type[PreTrainedModel] = getattr(transformers, name)
             return found
     return None
+
+
+class Missing(nn.Module):
+    """Stands for a tower that needs a package which is not installed."""
+
+
+@contextlib.contextmanager
+def without_missing() -> Iterator[None]:
+    """While a wrapper is built, towers whose package is missing are left out: text does not need them."""
+
+    def make_or_skip(config: PreTrainedConfig, **given: Any) -> nn.Module:
+        try:
+            return make(config, **given)  # type: ignore[no-any-return]
+        except ImportError as cause:
+            log.debug("a tower is left out: %s", cause)
+            return Missing()
+
+    with _building:
+        make, own = AutoModel.from_config, vars(AutoModel).get("from_config")
+        AutoModel.from_config = make_or_skip
+        try:
+            yield
+        finally:
+            if own is None:
+                del AutoModel.from_config
+            else:
+                AutoModel.from_config = own
 
 
 def is_wrapper(lm: nn.Module) -> bool:
@@ -95,18 +131,33 @@ def _find_beside(lm: PreTrainedModel, place: str) -> Iterator[str]:
         owner = lm.get_submodule(path)
         prefix = f"{path}." if path else ""
         for name, child in owner.named_children():
-            if name != inner and child.state_dict() and kept.isdisjoint(map(id, child.modules())):
+            weighty = isinstance(child, Missing) or child.state_dict()
+            if name != inner and weighty and kept.isdisjoint(map(id, child.modules())):
                 yield f"{prefix}{name}"
         yield from (f"{prefix}{name}" for name, parameter in owner._parameters.items() if parameter is not None)
 
 
 def _find_within(lm: PreTrainedModel, place: str) -> Iterator[str]:
-    """The towers that a language model holds itself: models with a configuration of their own."""
-    if not is_flat(lm, place):
-        return
-    for name, child in lm.get_submodule(place).named_children():
-        if any(isinstance(each, PreTrainedModel) and each.config is not lm.config for each in child.modules()):
-            yield f"{place}.{name}"
+    """What a language model holds itself for media: models with a configuration of their own, and parts that are named
+    by media, such as experts for images.
+    """
+    base = lm.get_submodule(place)
+    found: list[str] = []
+    for name, module in base.named_modules():
+        if (
+            name
+            and not name.startswith(tuple(f"{each}." for each in found))
+            and (
+                name.rpartition(".")[2].startswith(MEDIA)
+                or (is_flat(lm, place) and "." not in name and _holds_model(module, lm))
+            )
+        ):
+            found.append(name)
+    yield from (f"{place}.{name}" for name in found)
+
+
+def _holds_model(module: nn.Module, lm: PreTrainedModel) -> bool:
+    return any(isinstance(each, PreTrainedModel) and each.config is not lm.config for each in module.modules())
 
 
 def is_flat(lm: PreTrainedModel, place: str) -> bool:
