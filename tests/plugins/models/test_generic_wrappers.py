@@ -16,9 +16,12 @@ from lsv import LLM, SamplingParams
 from lsv.errors import CheckpointError
 from lsv.testing.adapters import linear_layers, merge, write_adapter
 from lsv.testing.adapters.filling import load_adapter, with_slots
+from lsv.testing.catalog import catalog_of
 from lsv.testing.model import SCHEDULES, Sequences, check_model, compare_logits, engine_config, load, run_schedule
 from lsv.testing.tiny import SHAPE, draw_weights
 from lsv.worker.load.declared import declare
+from lsv_models import plugin
+from lsv_quant import plugin as quant
 
 TOWER: dict[str, Any] = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 28,
@@ -326,6 +329,25 @@ def test_small_copies_keep_what_wrappers_say_of_towers():
     assert small["rope_parameters"]["mrope_section"] == [2, 2, 4]
     tower = {"model_type": "clip_vision_model", "hidden_size": 1024, "num_hidden_layers": 24}
     assert shrink({"vision_config": tower}) == {"vision_config": {**tower, "num_hidden_layers": 2}}
+
+
+@pytest.mark.parametrize("spelling", ["", "model."])
+def test_weight_formats_name_layers_by_either_spelling(spelling, wrapped, tmp_path):
+    """A config.json may name the layers that stay plain as it names its tensors, or by the modules."""
+    folder, _ = wrapped("mistral3")
+    plain = {
+        "": "language_model.model.layers.0.mlp.down_proj", "model.": "model.language_model.layers.0.mlp.down_proj",
+    }[spelling]  # fmt: skip
+    weights = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}
+    group = {"targets": ["Linear"], "weights": weights, "format": "int-quantized"}
+    stored = {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {"0": group}}
+    config = json.loads((folder / "config.json").read_text())
+    stored |= {"ignore": [plain, "lm_head", "re:.*vision_tower.*"]}
+    (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": stored}))
+    given = engine_config(tmp_path, "transformers", quantization="compressed-tensors")
+    declared = declare(given, catalog_of(plugin, quant))
+    named = {slot.pieces[0].name for slot in declared.slots if slot.pieces[0].name.endswith("down_proj.weight_scale")}
+    assert named == {"model.language_model.layers.1.mlp.down_proj.weight_scale"}
 
 
 @pytest.mark.parametrize("quantization", [None, "fp8", "sym_int4"])

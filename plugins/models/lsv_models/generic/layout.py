@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
@@ -22,8 +23,10 @@ from transformers.core_model_loading import (
     WeightConverter,
     WeightRenaming,
     WeightTransform,
+    revert_weight_conversion,
 )
 
+from lsv.weights.naming import Prefixes
 from lsv.weights.place import Piece
 from lsv_models.generic.refusal import Refused
 
@@ -76,6 +79,19 @@ class Layout:
             longer, shorter = f"{self.prefix}.{name}", name.removeprefix(f"{self.prefix}.")
             name = next((each for each in (name, longer, shorter) if each in self.stored), name)
         return self.spellings.get(name, name)
+
+    def spell_beginnings(self, lm: PreTrainedModel) -> Prefixes:
+        """How transformers spells the beginnings of names when it saves: a config.json may name layers so, too."""
+        alike = {re.sub(r"\.\d+\.", ".*.", name): name for name in lm.state_dict() if self.is_plain(name)}
+        pairs: dict[tuple[str, str], None] = {}
+        for pattern, name in alike.items():
+            (saved,) = revert_weight_conversion(lm, {name: torch.empty(self.shapes[name], device="meta")})
+            theirs, own = re.sub(r"\.\d+\.", ".*.", saved).split("."), pattern.split(".")
+            while len(theirs) > 1 and len(own) > 1 and theirs[-1] == own[-1]:
+                theirs, own = theirs[:-1], own[:-1]
+            if theirs != own:
+                pairs[".".join(theirs), ".".join(own)] = None
+        return tuple(pairs)
 
     def patterns_within(self, places: Sequence[str]) -> list[str]:
         """Patterns of the names under which checkpoints hold the tensors of modules, or parameters."""

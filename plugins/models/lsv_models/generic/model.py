@@ -8,6 +8,7 @@ give what transformers' own forward gives.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,6 +61,9 @@ class Adapted(Model):
         self._layout = Layout(lm, find_base(lm))
         self.unread = drop_towers(lm, place) if is_wrapper(lm) else []
         self.ignores = (*self.ignores, *self._ignore_unread(lm))
+        if is_wrapper(lm):
+            prefixes = self._layout.spell_beginnings(lm)
+            w = Weights(dataclasses.replace(w.declaration, prefixes=prefixes))  # weight formats name layers by them
         freeze_ropes(lm)
         declare_weights(w, lm, self._layout, max_len)
         body = Body(base)
