@@ -263,6 +263,20 @@ def test_a_tower_whose_package_is_missing_stays_unread(wrapped, catalog, monkeyp
         check_model(engine_config(folder, "transformers"), catalog, reference=logits_of(model))
 
 
+def test_a_language_model_whose_package_is_missing_is_refused(wrapped, catalog, monkeypatch):
+    from transformers import AutoModel
+
+    from lsv_models.generic import proof
+
+    def lack(config, **given):
+        raise ImportError("mamba is not installed")
+
+    monkeypatch.setattr(proof, "_proved", {})
+    monkeypatch.setattr(AutoModel, "from_config", lack)
+    with pytest.raises(CheckpointError, match="mamba is not installed"):
+        declare(engine_config(wrapped("mistral3")[0], "transformers"), catalog)
+
+
 @pytest.mark.parametrize(
     ("strange", "refused"),
     [

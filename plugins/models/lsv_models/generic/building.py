@@ -131,5 +131,5 @@ def make_model(parsed: PreTrainedConfig, dtype: torch.dtype, attention: str) -> 
     wrapper: Any = find_wrapper(parsed.model_type, name_architecture(parsed))
     if wrapper is None:
         return AutoModelForCausalLM.from_config(parsed, **given)  # type: ignore[no-any-return]
-    with without_missing():
+    with without_missing(parsed):
         return wrapper._from_config(parsed, **given)  # type: ignore[no-any-return]

@@ -6,7 +6,6 @@ Text alone never calls a tower, so the adapter takes the language model and the 
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -20,8 +19,6 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from lsv_models.generic.refusal import Refused
-
-log = logging.getLogger(__name__)
 
 MEDIA = ("vision", "visual", "image", "audio")
 """How the names of modules begin that take more than text."""
@@ -44,14 +41,17 @@ class Missing(nn.Module):
 
 
 @contextlib.contextmanager
-def without_missing() -> Iterator[None]:
-    """While a wrapper is built, towers whose package is missing are left out: text does not need them."""
+def without_missing(whole: PreTrainedConfig) -> Iterator[None]:
+    """While the wrapper of a configuration is built, towers whose package is missing are left out: text does not need
+    them.
+    """
 
     def make_or_skip(config: PreTrainedConfig, **given: Any) -> nn.Module:
         try:
             return make(config, **given)  # type: ignore[no-any-return]
-        except ImportError as cause:
-            log.debug("a tower is left out: %s", cause)
+        except ImportError:
+            if config.model_type == whole.get_text_config().model_type:
+                raise
             return Missing()
 
     with _building:
@@ -141,19 +141,13 @@ def _find_within(lm: PreTrainedModel, place: str) -> Iterator[str]:
     """What a language model holds itself for media: models with a configuration of their own, and parts that are named
     by media, such as experts for images.
     """
-    base = lm.get_submodule(place)
-    found: list[str] = []
-    for name, module in base.named_modules():
-        if (
-            name
-            and not name.startswith(tuple(f"{each}." for each in found))
-            and (
-                name.rpartition(".")[2].startswith(MEDIA)
-                or (is_flat(lm, place) and "." not in name and _holds_model(module, lm))
-            )
-        ):
+    base, found = lm.get_submodule(place), []
+    if is_flat(lm, place):
+        found += [name for name, child in base.named_children() if _holds_model(child, lm)]
+    for name, _ in base.named_modules():
+        if name.rpartition(".")[2].startswith(MEDIA) and not name.startswith(tuple(f"{each}." for each in found)):
             found.append(name)
-    yield from (f"{place}.{name}" for name in found)
+    yield from (f"{place}.{name}" for name in dict.fromkeys(found))
 
 
 def _holds_model(module: nn.Module, lm: PreTrainedModel) -> bool:
