@@ -6,7 +6,7 @@
 
 With verdicts of all classes in RESULTS, the table also records the release of transformers that is installed.
 The table, plugins/doctor/lsv_doctor/models/classes.tsv, has a line for each class that transformers maps a model_type
-to for text generation. A class that is new in transformers gets a line nobody has checked yet.
+to for text generation, from text alone or from more. A class that is new in transformers gets a line without a state.
 """
 
 from __future__ import annotations
@@ -20,104 +20,107 @@ from pathlib import Path
 import msgspec
 
 from lsv.plugins import load
-from lsv_doctor.models.classes import Class, Kind, read_classes, write_classes
-from lsv_doctor.models.orders import Verdict
+from lsv_doctor.models.classes import Class, Kind, Mapped, read_classes, write_classes
+from lsv_doctor.models.orders import COLUMNS, WORDS, Verdict
+from lsv_doctor.models.recent import Published, read_recent
 from lsv_doctor.models.release import PACKAGE, installed_release, read_release
 from lsv_doctor.models.results import read_results
-from lsv_doctor.models.served import Served, list_served, share
+from lsv_doctor.models.served import NO_CLASS, Served, Share, list_served
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "models.md"
 PLUGINS = ("core", "models")
-_OTHER_INPUT = {"text_config", "vision_config", "audio_config", "audio_encoder_config", "audio_encoder", "vq_config"}
-"""Parts of a configuration that stand for more than text, or for another model inside."""
-_MEDIA = "it takes more than text, or stands around another model"
+MAPPINGS: Mapping[Mapped, tuple[str, str]] = {
+    "causal": ("AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"),
+    "seq2seq": ("AutoModelForSeq2SeqLM", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES"),
+    "image-text": ("AutoModelForImageTextToText", "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES"),
+    "multimodal": ("AutoModelForMultimodalLM", "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES"),
+}
+"""The class of transformers that reads a mapping, and the mapping's name in its source."""
 _INTRODUCTION = """\
 # Models
 
+```sh
+lsv models NAME              # what this page says of an architecture or a model
+lsv models --check NAME      # try a class on this machine
+```
+
 The architectures that run here, by the name in config.json's `architectures`. Native ones have a file of their own in
-`plugins/models`, generic ones run transformers' code over lsv's attention, linear layers and KV cache; of all others
-the reason is told. `lsv models NAME` shows the same, and `lsv models --check NAME` tries one.
+`plugins/models`. Generic ones run transformers' code over lsv's attention, linear layers and KV cache. For all others
+the page gives the reason.
 
-How a class of transformers is checked: a tiny checkpoint with random weights in the family's own form goes through the
-engine in float32, in chunks, with prefix hits, preemptions and mixed batches. The log probabilities of the whole
-vocabulary at every position must be within 1e-4 of transformers' own forward pass, and 32 greedy tokens the same.
-Families that transformers does not have are held by tests of their own, against their published definitions.
+A check writes every cell. It makes a tiny checkpoint of the class with random weights, saves it as transformers does,
+and asks it through the engine in float32: in chunks, with prefix hits, preemptions and mixed batches. The log
+probabilities of the whole vocabulary at every position must be within 1e-4 of transformers' own forward pass, and 32
+greedy tokens must be the same. A class that takes more than text is asked for text alone, with its towers beside.
 
-* *quantised*: weights are quantised while they are loaded (`--quantization`).
-* *parallel*: it is cut over ranks (`--tensor-parallel-size`).
-* Adapters (LoRA) are served for decoders, native and generic, see [adapters.md](adapters.md).
-* Every dtype of the platform is taken but those that a note refuses.
+| column | yes means |
+|---|---|
+| text | text equals transformers' as described above |
+| images, sound, video | answers to such input equal transformers' |
+| quantised | weights are quantised while they are loaded (`--quantization`) |
+| ranks | the model is cut over ranks (`--tensor-parallel-size`) |
+| adapters | answers through a random LoRA adapter ([adapters.md](adapters.md)) equal those of the merged weights |
+| MTP | layers for further tokens draft for it (`mtp` in [speculation.md](speculation.md)), and answers stay the same |
+
+*no* means that lsv refuses it with a message, *wrong* that it differs or crashes, and – that the class has nothing of
+the kind. *not tried* means that there was no run. Families that transformers does not have are not part of the check:
+tests of their own hold them to their published definitions. Every dtype of the platform is served except those that a
+note excludes.
 
 `tools/models.py` writes this page.
 """
+_HEAD = ("architecture", "models", "tasks", "text", *(column.replace("mtp", "MTP") for column in COLUMNS), "notes")
 
 
 def list_classes(known: Mapping[str, Class]) -> Iterator[Class]:
     """Every class that transformers has for text generation, with what is known of it."""
     from transformers.models.auto import modeling_auto as auto
 
-    kinds: tuple[tuple[Kind, Mapping[str, str]], ...] = (
-        ("causal", auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
-        ("seq2seq", auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES),
-    )
-    found: dict[str, tuple[Kind, list[str]]] = {}
-    for kind, names in kinds:
-        for family, architecture in names.items():
-            found.setdefault(architecture, (kind, []))[1].append(family)
-    own = {family: architecture for architecture, (_, families) in found.items() for family in families}
-    for architecture, (kind, families) in sorted(found.items(), key=lambda one: one[0].lower()):
-        yield _class(architecture, kind, families, own, known)
+    found: dict[str, dict[str, list[Mapped]]] = {}
+    for mapped, (_, name) in MAPPINGS.items():
+        for family, architecture in getattr(auto, name).items():
+            found.setdefault(architecture, {}).setdefault(family, []).append(mapped)
+    for architecture, families in sorted(found.items(), key=lambda one: one[0].lower()):
+        yield _class(architecture, families, known.get(architecture))
 
 
-def _class(
-    architecture: str, kind: Kind, families: Sequence[str], own: Mapping[str, str], known: Mapping[str, Class]
-) -> Class:
+def _class(architecture: str, families: Mapping[str, Sequence[Mapped]], before: Class | None) -> Class:
     """A class by the family that is its own: one of text alone, called like it."""
+    from lsv_doctor.models.wrappers import wraps
+
     plain = architecture.lower()
-    family = min(families, key=lambda one: (_inner(one) is not None, not plain.startswith(_letters(one)), one))
-    made = Class(architecture=architecture, kind=kind, family=family)
-    if (text := _inner(family)) is not None:
-        half = f": its text half is {own[text]}" if text in own else ""
-        return msgspec.structs.replace(made, state="media", detail=_MEDIA + half)
-    before = known.get(architecture)
-    return msgspec.structs.replace(before, kind=kind, family=family) if before else made
+    family = min(families, key=lambda one: (wraps(one), not plain.startswith(_letters(one)), one))
+    mappings = tuple(mapped for mapped in MAPPINGS if any(mapped in names for names in families.values()))
+    kind: Kind = "wrapper" if wraps(family) else "seq2seq" if _encodes(family, mappings) else "causal"
+    if before is None:
+        return Class(architecture=architecture, kind=kind, mappings=mappings, family=family)
+    return msgspec.structs.replace(before, kind=kind, mappings=mappings, family=family)
+
+
+def _encodes(family: str, mappings: Sequence[Mapped]) -> bool:
+    from transformers import CONFIG_MAPPING
+
+    return "causal" not in mappings and ("seq2seq" in mappings or CONFIG_MAPPING[family].is_encoder_decoder)
 
 
 def _letters(family: str) -> str:
     return re.sub(r"[^a-z0-9]", "", family.lower())
 
 
-def _inner(family: str) -> str | None:
-    """The ``model_type`` of the text half of a family that takes more; empty where it names none, None for text."""
-    from transformers import CONFIG_MAPPING
-
-    parts = CONFIG_MAPPING[family].sub_configs
-    if not _OTHER_INPUT & set(parts):
-        return None
-    return str(getattr(parts.get("text_config"), "model_type", ""))
-
-
 def with_results(classes: Iterable[Class], results: Mapping[str, Verdict]) -> list[Class]:
-    return [
-        one.with_verdict(results[one.architecture]) if one.architecture in results and one.state != "media" else one
-        for one in classes
-    ]
+    return [one.with_verdict(results[one.architecture]) if one.architecture in results else one for one in classes]
 
 
 def checked_release(classes: Iterable[Class], results: Mapping[str, Verdict]) -> str:
     """The installed release if ``results`` has a verdict of every class, the recorded one if it has not."""
-    whole = all(one.architecture in results for one in classes if one.state != "media")
-    return installed_release() if whole else read_release()
+    return installed_release() if all(one.architecture in results for one in classes) else read_release()
 
 
 def page(classes: Mapping[str, Class]) -> str:
     """The document."""
     served = list_served(load(PLUGINS).catalog, classes)
-    parts = [
-        _INTRODUCTION,
-        f"{share(served)}; {_by_kind(served, classes)}. They were checked with {PACKAGE} {read_release()}.\n",
-    ]
+    parts = [_INTRODUCTION, shares(classes), recent(read_recent(), served)]
     for title, way in (("Native", "native"), ("Generic", "generic"), ("Not served", "no")):
         members = [one for one in served if one.way == way]
         if members:
@@ -125,33 +128,65 @@ def page(classes: Mapping[str, Class]) -> str:
     return "\n".join(parts)
 
 
-def _by_kind(served: Sequence[Served], classes: Mapping[str, Class]) -> str:
-    kinds = (("decoder-only", "causal"), ("encoder-decoder", "seq2seq"))
-    said = []
-    for title, kind in kinds:
-        names = {one.architecture for one in classes.values() if one.kind == kind}
-        running, count = share([one for one in served if one.architecture in names])
-        said.append(f"{running} of {count} {title}")
-    return ", ".join(said)
+def shares(classes: Mapping[str, Class]) -> str:
+    """A line for each mapping: how many of its classes serve text."""
+    lines = [f"Checked with {PACKAGE} {read_release()}, each class of transformers' mappings for text generation:", ""]
+    for mapped, (reader, _) in MAPPINGS.items():
+        members = [one for one in classes.values() if mapped in one.mappings]
+        every = count_running(members)
+        decoders = count_running([one for one in members if counts_as_decoder(one)])
+        rest = Counter(one.state or "without a check" for one in members if one.state != "runs")
+        states = "".join(f", {count} {_STATES.get(state, state)}" for state, count in sorted(rest.items()))
+        lines.append(
+            f"* `{reader}`: {every.short} classes serve text{every.part}; {decoders.short}{decoders.part} of those "
+            f"that can be built and whose text model is a decoder{states}"
+        )
+    return "\n".join((*lines, ""))
+
+
+_STATES = {"untried": "that no check can ask for text alone", "crash": "that crash", "wrong": "that are wrong"}
+
+
+def counts_as_decoder(one: Class) -> bool:
+    """Whether a check can ask the class for text alone, and its text model is a decoder; not known before a check."""
+    return one.text_model == "decoder" and one.state not in ("", "untried")
+
+
+def count_running(classes: Sequence[Class]) -> Share:
+    return Share(sum(one.state == "runs" for one in classes), len(classes))
+
+
+def recent(published: Iterable[Published], served: Sequence[Served]) -> str:
+    by_name = {one.architecture: one for one in served}
+    lines = [f"| {one.family} | {one.architecture} | {_state(one, by_name)} |" for one in published]
+    head = "## Families of 2026\n\nText, by the class that config.json of the published checkpoints names:"
+    return "\n".join((head, "", "| family | class | text |", "|---|---|---|", *lines, ""))
+
+
+def _state(one: Published, by_name: Mapping[str, Served]) -> str:
+    if one.named != one.architecture and one.architecture not in by_name:
+        return f"as {one.named}: {_state(one._replace(architecture=one.named), by_name)}"
+    found = by_name.get(one.architecture)
+    if found is None:
+        return f"not served: {NO_CLASS}"
+    if found.way == "no":
+        return f"not served: {_cell(found.why)}"
+    return f"{found.way}, {'checked' if found.text == 'yes' else 'not tried'}"
 
 
 def _table(members: Sequence[Served], *, served: bool) -> str:
     if not served:
         lines = [f"| {one.architecture} | {one.models} | {_cell(one.why)} |" for one in members]
         return "\n".join(("| architecture | models | why |", "|---|---|---|", *lines, ""))
-    head = "| architecture | models | tasks | input | quantised | parallel | notes |"
-    return "\n".join((head, "|---|---|---|---|---|---|---|", *map(_line, members), ""))
+    rule = "|---" * len(_HEAD) + "|"
+    return "\n".join((f"| {' | '.join(_HEAD)} |", rule, *map(line, members), ""))
 
 
-def _line(one: Served) -> str:
+def line(one: Served) -> str:
     notes = "; ".join(filter(None, (one.why, *(f"not {name}: {why}" for name, why in one.unstable.items()))))
-    cells = (one.architecture, one.models, ", ".join(one.tasks), ", ".join(one.modalities), _yes(one.quantised),
-             _yes(one.parallel), notes)  # fmt: skip
-    return f"| {' | '.join(map(_cell, cells))} |"
-
-
-def _yes(value: bool | None) -> str:
-    return {True: "yes", False: "no", None: ""}[value]
+    cells = (one.text, *(one.cells.get(column, "") for column in COLUMNS))
+    shown = (one.architecture, one.models, ", ".join(one.tasks), *(WORDS[cell] for cell in cells), notes)
+    return f"| {' | '.join(map(_cell, shown))} |"
 
 
 def _cell(text: str) -> str:

@@ -6,13 +6,15 @@ import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from lsv_doctor.models.classes import Class, read_classes
-from lsv_doctor.models.orders import Verdict
+from lsv_doctor.models.orders import COLUMNS, Verdict
+from lsv_doctor.models.recent import Published, read_recent
 from lsv_doctor.models.release import read_release
-from lsv_doctor.models.served import read_families
+from lsv_doctor.models.served import Served, read_families
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,10 +51,9 @@ def test_the_table_was_checked_with_the_newest_release_that_developers_install()
 def test_only_verdicts_of_all_classes_renew_the_release(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "installed_release", lambda: "7.1")
     one, other = (Class(architecture=name, kind="causal", family="x") for name in "AB")
-    media = Class(architecture="C", kind="causal", family="x", state="media")
     results = {name: Verdict(architecture=name, state="runs") for name in "AB"}
-    assert models.checked_release([one, other, media], results) == "7.1"
-    assert models.checked_release([one, other, media], {"A": results["A"]}) == read_release()
+    assert models.checked_release([one, other], results) == "7.1"
+    assert models.checked_release([one, other], {"A": results["A"]}) == read_release()
 
 
 def test_well_known_models_are_listed_once_and_in_order() -> None:
@@ -62,18 +63,84 @@ def test_well_known_models_are_listed_once_and_in_order() -> None:
     assert all(read_families().values())
 
 
-def test_a_new_class_is_unchecked_and_one_with_media_names_its_text_half() -> None:
+def test_every_mapping_for_text_generation_is_listed() -> None:
+    from transformers.models.auto import modeling_auto as auto
+
     found = {one.architecture: one for one in models.list_classes({})}
-    assert found["LlamaForCausalLM"] == Class(architecture="LlamaForCausalLM", kind="causal", family="llama")
+    for mapped, (_, name) in models.MAPPINGS.items():
+        wanted = set(getattr(auto, name).values())
+        assert {one.architecture for one in found.values() if mapped in one.mappings} == wanted
+
+
+def test_a_new_class_has_no_state_and_is_made_by_what_its_checkpoints_hold() -> None:
+    found = {one.architecture: one for one in models.list_classes({})}
+    assert found["LlamaForCausalLM"] == Class(
+        architecture="LlamaForCausalLM", kind="causal", mappings=("causal",), family="llama"
+    )
     assert found["GPT2LMHeadModel"].family == "gpt2"
     assert found["Qwen3_5ForCausalLM"].family == "qwen3_5_text"
     assert found["T5ForConditionalGeneration"].kind == "seq2seq"
-    assert found["Gemma3ForConditionalGeneration"].state == "media"
-    assert "its text half is Gemma3ForCausalLM" in found["Gemma3ForConditionalGeneration"].detail
+    gemma = found["Gemma3ForConditionalGeneration"]
+    assert (gemma.kind, gemma.family, gemma.mappings) == ("wrapper", "gemma3", ("causal", "image-text", "multimodal"))
+    assert found["VoxtralForConditionalGeneration"].mappings == ("seq2seq", "multimodal")
 
 
 def test_what_a_check_found_goes_into_the_table() -> None:
     llama = Class(architecture="LlamaForCausalLM", kind="causal", family="llama")
-    verdict = Verdict(architecture="LlamaForCausalLM", state="runs", quantised=True)
+    verdict = Verdict(
+        architecture="LlamaForCausalLM", state="runs", text_model="decoder", cells={"quantised": "yes", "images": ""},
+        reasons={"adapters": "of attention alone"},
+    )  # fmt: skip
     (found,) = models.with_results([llama], {"LlamaForCausalLM": verdict})
-    assert (found.state, found.quantised, found.parallel) == ("runs", True, False)
+    assert (found.state, found.text_model, found.cells) == ("runs", "decoder", {"quantised": "yes"})
+    assert found.notes == "adapters: of attention alone"
+
+
+def test_the_share_of_decoders_leaves_out_what_no_check_can_ask() -> None:
+    drawn: dict[str, tuple[Any, Any]] = {
+        "A": ("runs", "decoder"), "B": ("refused", "decoder"), "C": ("untried", "decoder"), "D": ("", ""),
+        "E": ("runs", "encoder-decoder"), "F": ("untried", "other"),
+    }  # fmt: skip
+    classes = {
+        name: Class(
+            architecture=name, kind="wrapper", mappings=("multimodal",), family="x", state=state, text_model=text
+        )
+        for name, (state, text) in drawn.items()
+    }
+    line = models.shares(classes).splitlines()[-1]
+    assert "2 of 6 classes serve text (33%)" in line
+    assert "1 of 2 (50%) of those that can be built and whose text model is a decoder" in line
+    assert "1 refused" in line
+    assert "2 that no check can ask for text alone" in line
+    assert "1 without a check" in line
+
+
+def test_a_cell_without_a_run_says_not_tried() -> None:
+    one = Served(architecture="A", way="native", text="yes", cells={"ranks": "no", "images": "none", "mtp": "wrong"})
+    cells = [cell.strip() for cell in models.line(one).split("|")[4:-2]]
+    named = dict(zip(("text", *COLUMNS), cells, strict=True))
+    assert named == {
+        "text": "yes", "images": "–", "sound": "not tried", "video": "not tried", "quantised": "not tried",
+        "ranks": "no", "adapters": "not tried", "mtp": "wrong",
+    }  # fmt: skip
+
+
+def test_families_of_the_year_have_the_state_of_their_class() -> None:
+    served = [
+        Served(architecture="A", way="generic", text="yes"), Served(architecture="B", way="no", why="it is strange"),
+        Served(architecture="C", way="native"),
+    ]  # fmt: skip
+    published = [Published("One", name, name) for name in "ABC"] + [Published("Two", "Anew", "A")]
+    rows = models.recent(published, served).splitlines()[6:]
+    assert [row.split("| ")[3].removesuffix(" |") for row in rows] == [
+        "generic, checked", "not served: it is strange", "native, not tried", "as A: generic, checked",
+    ]  # fmt: skip
+
+
+def test_families_of_the_year_name_classes() -> None:
+    published = list(read_recent())
+    assert len({one.family for one in published}) == 40
+    names = [one.architecture for one in published]
+    assert len(set(names)) == len(names)
+    renamed = {one.named for one in published if one.named != one.architecture}
+    assert renamed <= {one.architecture for one in models.list_classes({})}

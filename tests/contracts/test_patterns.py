@@ -20,6 +20,7 @@ OUR_OWN = {
     "core/lsv/weights/stacks.py": "Stack.name: an attribute of model classes",
     "plugins/bench/lsv_bench/machine.py": "names of the same module",
     "plugins/doctor/lsv_doctor/models/shapes.py": "a table of the same module",
+    "plugins/doctor/lsv_doctor/models/wrappers/towers.py": "a table of the same module",
     "plugins/doctor/lsv_doctor/secrets.py": "secrets of the environment, escaped",
     "plugins/guidance/lsv_guidance/structural.py": "special tokens, escaped",
     "plugins/parsers/lsv_parsers/source.py": "marks of a parser, escaped",

@@ -21,6 +21,7 @@ FLOAT32 = (
     "plugins/cpu/lsv_cpu/reference.py",
     "plugins/demo/lsv_demo/senses/inputs.py",
     "plugins/doctor/lsv_doctor/measure.py",
+    "plugins/doctor/lsv_doctor/models/trials/adapters.py",
     "plugins/hpu/lsv_hpu/attention/flat.py",
     "plugins/hpu/lsv_hpu/emulation/ops.py",
     "plugins/hpu/lsv_hpu/formats/neural_compressor.py",

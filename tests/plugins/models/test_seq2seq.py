@@ -58,8 +58,7 @@ def test_answers_equal_transformers(name: str, tmp_path: Path) -> None:
     verdict = check(CLASSES[name].order, tmp_path)
     assert (verdict.state, verdict.detail) == ("runs", MENDED.get(name, ""))
     assert set(verdict.met) == {"prefix", "preemption"}
-    assert verdict.parallel
-    assert verdict.quantised
+    assert (verdict.cells["ranks"], verdict.cells["quantised"]) == ("yes", "yes")
 
 
 @pytest.mark.slow
@@ -70,8 +69,7 @@ def test_windows_of_t5gemma(blocks: int, met: str, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("lsv_doctor.models.check._BLOCKS", {True: (blocks, 144)})
     verdict = check(CLASSES["T5GemmaForConditionalGeneration"].order, tmp_path)
     assert (verdict.state, verdict.detail, verdict.met) == ("runs", "", (met,))
-    assert verdict.parallel
-    assert verdict.quantised
+    assert (verdict.cells["ranks"], verdict.cells["quantised"]) == ("yes", "yes")
 
 
 @pytest.fixture

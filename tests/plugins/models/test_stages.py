@@ -33,11 +33,7 @@ CATALOG = plugins.load(("models",)).catalog
 OFFERS = {
     name: offer.name for offer in CATALOG.offers(ModelOffer) if not offer.fallback for name in offer.architectures
 }
-CAUSAL = [
-    one
-    for one in read_classes().values()
-    if one.kind == "causal" and one.architecture in OFFERS and one.state != "media"  # whose text halves are listed, too
-]
+CAUSAL = [one for one in read_classes().values() if one.kind == "causal" and one.architecture in OFFERS]
 
 
 class Passing(torch.nn.Module):

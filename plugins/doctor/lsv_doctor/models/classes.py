@@ -15,39 +15,47 @@ import msgspec
 
 from lsv.errors import ConfigError
 from lsv.settings.spelling import suggest
-from lsv_doctor.models.orders import Order, State, Verdict
+from lsv_doctor.models.orders import COLUMNS, Cell, Order, State, TextModel, Verdict
 
 TABLE = Path(__file__).with_name("classes.tsv")
-Kind = Literal["causal", "seq2seq"]
-_YES = "yes"
+Kind = Literal["causal", "seq2seq", "wrapper"]
+"""How the tiny checkpoint is made: a decoder, a model with an encoder of texts, or a text model with more around it."""
+Mapped = Literal["causal", "seq2seq", "image-text", "multimodal"]
+"""A mapping of transformers' ``AutoModel`` classes that names the class."""
+_FIRST = ("architecture", "kind", "mappings", "family", "text_model", "state")
+_FIELDS = (*_FIRST, *COLUMNS, "detail", "notes")
 
 
 class Class(msgspec.Struct, frozen=True, kw_only=True):
-    """A class of transformers, and what a check has found of it last."""
+    """A class of transformers, and what the last check found."""
 
     architecture: str
     kind: Kind
+    mappings: tuple[Mapped, ...] = ()
     family: str
     """The ``model_type`` that its tiny checkpoint has."""
+    text_model: TextModel = ""
     state: State | Literal[""] = ""
-    """Empty: nobody has checked it yet."""
-    quantised: bool = False
-    parallel: bool = False
+    """Empty: no check has run."""
+    cells: Mapping[str, Cell] = {}
+    """By column of ``COLUMNS``; a column that is missing had no run."""
     detail: str = ""
+    notes: str = ""
+    """Why cells are not ``yes``, or what of them is."""
 
     @property
     def order(self) -> Order:
-        return Order(self.architecture, self.family, self.kind == "seq2seq")
-
-    @property
-    def counts(self) -> bool:
-        """Whether it takes part in the share of classes that run."""
-        return self.state != "media"
+        return Order(self.architecture, self.family, self.kind == "seq2seq", self.kind == "wrapper")
 
     def with_verdict(self, verdict: Verdict) -> Class:
         return msgspec.structs.replace(
-            self, state=verdict.state, quantised=verdict.quantised, parallel=verdict.parallel, detail=verdict.detail
-        )
+            self, text_model=verdict.text_model, state=verdict.state, cells=_known(verdict.cells),
+            detail=verdict.detail, notes="; ".join(f"{column}: {why}" for column, why in verdict.reasons.items()),
+        )  # fmt: skip
+
+
+def _known(cells: Mapping[str, Cell]) -> dict[str, Cell]:
+    return {column: cell for column in COLUMNS if (cell := cells.get(column, ""))}
 
 
 def read_classes(path: Path = TABLE) -> dict[str, Class]:
@@ -59,20 +67,25 @@ def read_classes(path: Path = TABLE) -> dict[str, Class]:
 
 
 def _read(row: Mapping[str, Any]) -> Class:
-    return msgspec.convert(
-        {name: text == _YES if name in ("quantised", "parallel") else text for name, text in row.items()}, Class
-    )
+    given: dict[str, Any] = {name: text for name, text in row.items() if name not in COLUMNS}
+    cells = {column: row[column] for column in COLUMNS if row[column]}
+    return msgspec.convert({**given, "mappings": given["mappings"].split(), "cells": cells}, Class)
 
 
 def write_classes(classes: Iterable[Class], release: str, path: Path = TABLE) -> None:
     """Write the table. ``release`` names the transformers that checked it, such as 5.24."""
-    lines = [f"# transformers {release}", "\t".join(Class.__struct_fields__)]
-    lines += ["\t".join(_cell(getattr(one, name)) for name in one.__struct_fields__) for one in classes]
+    lines = [f"# transformers {release}", "\t".join(_FIELDS)]
+    lines += ["\t".join(_cells(one)) for one in classes]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _cell(value: str | bool) -> str:
-    return (_YES if value else "") if isinstance(value, bool) else " ".join(value.split())
+def _cells(one: Class) -> Iterable[str]:
+    for name in _FIELDS:
+        if name in COLUMNS:
+            yield one.cells.get(name, "")
+        else:
+            value = getattr(one, name)
+            yield " ".join(value if isinstance(value, tuple) else value.split())
 
 
 def choose(classes: Mapping[str, Class], names: Iterable[str]) -> list[Class]:

@@ -13,8 +13,8 @@ from lsv.cli.context import JSON, CommandContext
 from lsv.errors import ConfigError
 from lsv.offers import ModelAlias
 from lsv.settings import Setting
-from lsv_doctor.models.classes import Class, choose, read_classes
-from lsv_doctor.models.orders import FAILED, Verdict
+from lsv_doctor.models.classes import choose, read_classes
+from lsv_doctor.models.orders import COLUMNS, WORDS, Verdict
 from lsv_doctor.models.release import warn
 from lsv_doctor.models.served import Served, Share, list_served, share
 
@@ -81,19 +81,21 @@ def _table(served: Sequence[Served]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("architecture", "runs", "tasks", "input", "quantised", "parallel", "plugin", "models, notes")
+    table = Table("architecture", "runs", "tasks", "input", "checked", "plugin", "models, notes")
     for one in served:
         notes = Text("; ".join(filter(None, (one.models, one.why, *(f"not {name}: {why}" for name, why in
                                                                     one.unstable.items())))))  # fmt: skip
         table.add_row(
-            one.architecture, one.way, ", ".join(one.tasks), ", ".join(one.modalities), _yes(one.quantised),
-            _yes(one.parallel), one.plugin, notes,
+            one.architecture, one.way, ", ".join(one.tasks), ", ".join(one.modalities),
+            _checked(one), one.plugin, notes,
         )  # fmt: skip
     return table
 
 
-def _yes(value: bool | None) -> str:
-    return {True: "yes", False: "no", None: ""}[value]
+def _checked(one: Served) -> str:
+    """What a check has found right: text, and the columns of the page."""
+    cells = {"text": one.text, **one.cells}
+    return ", ".join(column for column in ("text", *COLUMNS) if cells.get(column) == "yes")
 
 
 # Checks
@@ -108,9 +110,8 @@ def _check(context: CommandContext, settings: Any) -> int:
         raise ConfigError("--resume goes on with a file: name it with --results", param="resume")
     file = Path(settings["results"]) if settings["results"] else None
     chosen = choose(read_classes(), settings.positional)
-    tried = [one for one in chosen if one.state != "media"]
     done = read_results(file) if file is not None and settings["resume"] and file.exists() else {}
-    verdicts = {one.architecture: done[one.architecture] for one in tried if one.architecture in done}
+    verdicts = {one.architecture: done[one.architecture] for one in chosen if one.architecture in done}
     lock = Lock()
 
     def report(verdict: Verdict) -> None:
@@ -121,25 +122,23 @@ def _check(context: CommandContext, settings: Any) -> int:
             if not settings["json"]:
                 _show(context, verdict)
 
-    orders = [one.order for one in tried if one.architecture not in verdicts]
+    orders = [one.order for one in chosen if one.architecture not in verdicts]
     check_all(orders, report, jobs=settings["jobs"], seconds=settings["seconds"])
     if settings["json"]:
         context.console.print_json(data=msgspec.to_builtins(list(verdicts.values())))
     else:
-        _show_rest(context, chosen, len(tried), list(verdicts.values()))
-    return 1 if any(verdict.state in FAILED for verdict in verdicts.values()) else 0
+        found = list(verdicts.values())
+        context.console.print(str(Share(sum(verdict.state == "runs" for verdict in found), len(found))))
+    return 1 if any(verdict.failed for verdict in verdicts.values()) else 0
 
 
 def _show(context: CommandContext, verdict: Verdict) -> None:
     from rich.text import Text
 
-    detail = f": {verdict.detail}" if verdict.detail else ""
+    cells = [f"{column} {WORDS[cell]}" for column, cell in verdict.cells.items() if cell != "none"]
+    reasons = [f"{column}: {why}" for column, why in verdict.reasons.items()]
+    said = "; ".join(filter(None, (verdict.detail, ", ".join(cells), *reasons)))
+    detail = f": {said}" if said else ""
     context.console.print(
         Text(f"{_WORDS[verdict.state]:13} {verdict.architecture} ({verdict.seconds:g} s){detail}"), soft_wrap=True
     )
-
-
-def _show_rest(context: CommandContext, chosen: Sequence[Class], tried: int, verdicts: Sequence[Verdict]) -> None:
-    if len(chosen) > tried:
-        context.console.print(f"{len(chosen) - tried} take more than text, or stand around another model: not tried")
-    context.console.print(str(Share(sum(verdict.state == "runs" for verdict in verdicts), len(verdicts))))

@@ -11,12 +11,15 @@ TOLERANCE = 1e-4
 """Of the largest log probability, and of one at least: float32 has no more digits."""
 TIE = 1e-4
 """Two tokens whose log probabilities differ by less are equally likely."""
+NEVER = -1e30
+"""The log probability of a token that is never sampled: an embedding may have rows that the matrix of logits lacks."""
 
 Positions = Sequence[Mapping[int, Any] | None] | None
 
 
-Expected = Callable[[Sequence[int], Sequence[int]], torch.Tensor]
-"""The reference's log probabilities after each of some tokens, and of those that its encoder reads."""
+Expected = Callable[[Sequence[int], Sequence[int], int], torch.Tensor]
+"""The reference's log probabilities after each of some tokens, given what its encoder reads and how many of the tokens
+are the prompt."""
 
 
 def find_difference(answers: Sequence[Any], expected: Expected, stop: int | None) -> str:
@@ -31,7 +34,7 @@ def find_difference(answers: Sequence[Any], expected: Expected, stop: int | None
         ids, start = [*answer.prompt_token_ids, *answer.outputs[0].token_ids], len(answer.prompt_token_ids)
         if stop in ids[1:]:
             ids = ids[: ids.index(stop, 1) + 1]
-        wanted = expected(ids[:-1], answer.encoder_prompt_token_ids or ())
+        wanted = expected(ids[:-1], answer.encoder_prompt_token_ids or (), start)
         for position, found in _positions(answer):
             if position + 1 < len(ids) and (why := _differs(found, wanted[position])):
                 return f"prompt {number} of {start}, position {position}: {why}"
@@ -55,8 +58,10 @@ def _positions(answer: Any) -> Iterator[tuple[int, Mapping[int, Any]]]:
 def _differs(found: Mapping[int, Any], wanted: torch.Tensor) -> str:
     ids = torch.tensor(list(found))
     given = torch.tensor([one.logprob for one in found.values()])
-    if int(ids.max()) >= len(wanted):
+    inside = ids < len(wanted)
+    if bool((given[~inside] > NEVER).any()):
         return f"there is a token {int(ids.max())}, of {len(wanted)}"
+    ids, given = ids[inside], given[inside]
     gaps = (given - wanted[ids]).abs()
     worst = int(gaps.nan_to_num(float("inf")).argmax())
     largest = float(wanted[wanted.isfinite()].abs().max())

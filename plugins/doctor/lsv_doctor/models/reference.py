@@ -15,28 +15,34 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 Tokens = Sequence[int]
+PREFIXED = ("paligemma",)
+"""By ``model_type``: models whose processors say that the tokens of a prompt see one another."""
 
 
 class Reference:
     """A model of transformers, asked for whole sequences at a time, without a cache; where tokens see those behind
     them, for every beginning by itself, as ``generate()`` asks.
 
-    ``encoder`` is what its encoder reads, for those that have one.
+    ``encoder`` is what its encoder reads, for those that have one. ``start`` is how many of the tokens are a prompt; it
+    matters for models whose prompts see one another.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model: Any = model
+        self._has_prefix = getattr(getattr(model, "config", None), "model_type", "") in PREFIXED
         self._looks_ahead: bool | None = None
         self._next: dict[tuple[int, ...], torch.Tensor] = {}
         self.mended = mend(model)
         """What transformers computes otherwise than its checkpoints were trained for; empty for nothing."""
 
     @torch.inference_mode()
-    def log_probabilities(self, ids: Tokens, encoder: Tokens = ()) -> torch.Tensor:
+    def log_probabilities(self, ids: Tokens, encoder: Tokens = (), start: int = 0) -> torch.Tensor:
         """float32 [length, vocabulary]: of the token after each."""
         if encoder:
             read, given = torch.tensor([list(encoder)]), torch.tensor([list(ids)])
             logits = self._model(input_ids=read, decoder_input_ids=given, use_cache=False).logits[0]
+        elif self._has_prefix:
+            logits = self._after_prefix(ids, start or len(ids))
         elif self._sees_later(ids):
             logits = torch.stack([self._after(tuple(ids[:count])) for count in range(1, len(ids) + 1)])
         else:
@@ -44,7 +50,12 @@ class Reference:
         return torch.log_softmax(logits.float(), dim=-1)
 
     def _whole(self, ids: Tokens) -> torch.Tensor:
-        return self._model(torch.tensor([list(ids)]), use_cache=False).logits[0]  # type: ignore[no-any-return]
+        return self._model(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0]  # type: ignore[no-any-return]
+
+    def _after_prefix(self, ids: Tokens, start: int) -> torch.Tensor:
+        given = torch.tensor([list(ids)])
+        kinds = (torch.arange(len(ids)) >= start).long()[None]
+        return self._model(input_ids=given, token_type_ids=kinds, use_cache=False).logits[0]  # type: ignore[no-any-return]
 
     def _sees_later(self, ids: Tokens) -> bool:
         """Whether what comes of a token depends on those behind it; found out on the first text, and on its last token
@@ -70,7 +81,7 @@ class Reference:
             answer = self._generate(prompt, count, encoder)
         except Exception as error:
             return f"transformers' own generate() fails ({type(error).__name__})"
-        expected = self.log_probabilities([*prompt, *answer], encoder)[len(prompt) - 1 : -1]
+        expected = self.log_probabilities([*prompt, *answer], encoder, len(prompt))[len(prompt) - 1 : -1]
         gap = max((float(row.max() - row[token]) for row, token in zip(expected, answer, strict=True)), default=0.0)
         return f"transformers' own generate() differs from its forward pass by {gap:.1e}" if gap > TIE else ""
 
@@ -80,7 +91,9 @@ class Reference:
         make: Any = transformers.GenerationConfig
         # the family's own may force or forbid tokens
         self._model.generation_config = make(pad_token_id=0, decoder_start_token_id=prompt[0])
-        settings = {"max_new_tokens": count, "do_sample": False}
+        settings: dict[str, Any] = {"max_new_tokens": count, "do_sample": False}
+        if self._has_prefix:
+            settings["token_type_ids"] = torch.zeros_like(ids)
         if not encoder:
             found = self._model.generate(ids, attention_mask=torch.ones_like(ids), **settings)
         else:

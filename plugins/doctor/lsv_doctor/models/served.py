@@ -11,15 +11,15 @@ import msgspec
 from lsv.offers import ModelOffer
 from lsv.plugins.catalog import Catalog
 from lsv_doctor.models.classes import Class, read_classes
-from lsv_doctor.models.orders import FAILED
+from lsv_doctor.models.orders import FAILED, Cell
 
 _FAMILIES = Path(__file__).with_name("families.tsv")
-_NO_CLASS = "transformers has no class of this name for text generation, and no plugin here offers it"
-_UNCHECKED = "nobody has checked it yet"
+NO_CLASS = "transformers has no class of this name for text generation, and no plugin here offers it"
+_UNCHECKED = "no check has run"
 _FAILURES = {
     "wrong": "it is taken, and its answers are wrong: ",
     "crash": "it ends in an error: ",
-    "untried": "no tiny checkpoint of it could be made: ",
+    "untried": "no check can run: ",
 }
 Way = Literal["native", "generic", "no"]
 
@@ -36,12 +36,10 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     plugin: str = ""
     tasks: tuple[str, ...] = ()
     modalities: tuple[str, ...] = ()
-    adapters: tuple[str, ...] = ()
-    """There are none yet."""
-    quantised: bool | None = None
-    """Whether its weights are quantised while they are loaded; None where no check has said."""
-    parallel: bool | None = None
-    """Whether it is cut over the ranks of tensor parallelism; None where no check has said."""
+    text: Cell = ""
+    """Whether a check has found the text right; empty where none has run."""
+    cells: Mapping[str, Cell] = {}
+    """What a check has found besides, by column of ``COLUMNS``; a column that is missing had no run."""
     unstable: Mapping[str, str] = {}
     """Dtypes that are refused, each with the reason."""
     counts: bool = False
@@ -49,14 +47,21 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Share(NamedTuple):
-    """How many of transformers' classes run."""
+    """How many of transformers' classes serve text."""
 
     running: int
     all: int
 
     def __str__(self) -> str:
-        part = f" ({self.running / self.all:.0%})" if self.all else ""
-        return f"{self.running} of the {self.all} text-generation classes of transformers run{part}"
+        return f"{self.short} text-generation classes of transformers serve text{self.part}"
+
+    @property
+    def short(self) -> str:
+        return f"{self.running} of {self.all}"
+
+    @property
+    def part(self) -> str:
+        return f" ({self.running / self.all:.0%})" if self.all else ""
 
 
 def list_served(catalog: Catalog, classes: Mapping[str, Class] | None = None) -> list[Served]:
@@ -79,7 +84,7 @@ def read_families(path: Path = _FAMILIES) -> dict[str, str]:
 
 def share(served: Sequence[Served]) -> Share:
     counted = [one for one in served if one.counts]
-    return Share(sum(one.way != "no" for one in counted), len(counted))
+    return Share(sum(one.text == "yes" for one in counted), len(counted))
 
 
 def _serve(
@@ -90,8 +95,8 @@ def _serve(
     offer = offer or (fallback if runs else None)
     way: Way = "no" if failed else "native" if native else "generic" if runs or (offer and one is None) else "no"
     found = Served(
-        architecture=name, models=models, way=way, why=_why(one, way, offer), counts=one is not None and one.counts,
-        quantised=one.quantised if one and runs else None, parallel=one.parallel if one and runs else None,
+        architecture=name, models=models, way=way, why=_why(one, way, offer), counts=one is not None,
+        text=_text(one), cells=one.cells if one else {},
     )  # fmt: skip
     if offer is None or way == "no":
         return found
@@ -100,8 +105,14 @@ def _serve(
     )
 
 
+def _text(one: Class | None) -> Cell:
+    if one is None or one.state in ("", "untried"):
+        return ""
+    return "yes" if one.state == "runs" else "no" if one.state == "refused" else "wrong"
+
+
 def _why(one: Class | None, way: Way, offer: ModelOffer | None) -> str:
     if way == "no":
-        return _NO_CLASS if one is None else _FAILURES.get(one.state, "") + one.detail or _UNCHECKED
-    detail = one.detail if one is not None and one.state == "runs" else ""
-    return "; ".join(filter(None, (offer.note if offer else "", detail)))
+        return NO_CLASS if one is None else _FAILURES.get(one.state, "") + one.detail or _UNCHECKED
+    found = (one.detail, one.notes) if one is not None and one.state == "runs" else ()
+    return "; ".join(filter(None, (offer.note if offer else "", *found)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 _SPREAD = 0.2
+EMPTY: Mapping[str, Any] = MappingProxyType({})
 _MOST_LAYERS = 8
 _KINDS = ("layer_types", "mlp_layer_types", "layers_block_type", "attention_layers", "indexer_types")
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")
@@ -24,10 +26,16 @@ _LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")
 
 def tiny_config(family: str) -> PreTrainedConfig:
     """The configuration of a ``model_type`` with small numbers, and a layer of each kind that it has by default."""
-    make = CONFIG_MAPPING[family]
-    given = FAMILIES.get(family, {})
+    return shrink_text(CONFIG_MAPPING[family], FAMILIES.get(family, {}))
+
+
+def shrink_text(make: Any, given: Mapping[str, Any], wide: Mapping[str, Any] = EMPTY) -> PreTrainedConfig:
+    """A small configuration of the class ``make``. ``given`` and, where the class has such keys, ``wide`` are laid over
+    the small numbers.
+    """
     usual = _usual(make, given)
     keys = _small_keys(usual)
+    keys |= {key: value for key, value in wide.items() if key in usual and key not in given}
     if "is_decoder" in usual and not usual.get("is_encoder_decoder"):
         keys["is_decoder"] = True
     if usual.get("is_encoder_decoder"):
@@ -37,8 +45,10 @@ def tiny_config(family: str) -> PreTrainedConfig:
     keys |= given
     layers = next((key for key in _LAYERS if key in keys), None)
     if layers is None or layers in given:
-        return make(**keys)
-    wanted, best = _kinds(usual), None
+        whole: PreTrainedConfig = make(**keys)
+        return whole
+    wanted = _kinds(usual)
+    best: PreTrainedConfig | None = None
     for count in range(keys[layers], _MOST_LAYERS + 1):
         made = make(**{**keys, layers: count})
         if best is None or len(_kinds(made.to_dict())) > len(_kinds(best.to_dict())):
@@ -71,11 +81,11 @@ def _fit_latent_heads(keys: dict[str, Any], usual: Mapping[str, Any]) -> None:
     """With latent attention every head has keys of its own, and ``head_dim`` stands for one of the parts of a head,
     whichever it equals by default.
     """
-    if "qk_rope_head_dim" in keys and "num_key_value_heads" in keys:
+    if "qk_rope_head_dim" in usual and "num_key_value_heads" in keys:
         keys["num_key_value_heads"] = keys["num_attention_heads"]
     for part in ("qk_rope_head_dim", "qk_head_dim"):
-        if "head_dim" in keys and usual.get(part) == usual["head_dim"]:
-            keys["head_dim"] = keys[part]
+        if "head_dim" in keys and part in usual and usual[part] == usual["head_dim"]:
+            keys["head_dim"] = keys.get(part, usual[part])
 
 
 def _kinds(config: Mapping[str, Any]) -> set[tuple[str, str]]:

@@ -1,0 +1,57 @@
+"""What else a class can do once its text is right: a run for each column of the page.
+
+A run takes the ``Subject`` and answers ``Finding``. A new one is a line of ``TRIALS``; a column without a run is
+recorded as not tried. An ``LsvError`` in a run means no, any other error that the column is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from lsv.errors import LsvError
+from lsv_doctor.models.orders import COLUMNS, Cell
+from lsv_doctor.models.reasons import in_a_line, in_words
+from lsv_doctor.models.trials.adapters import try_adapters
+from lsv_doctor.models.trials.declaring import try_quantised, try_ranks
+from lsv_doctor.models.trials.further import try_further
+from lsv_doctor.models.trials.subject import Finding, Subject, Unable
+
+__all__ = ["TRIALS", "Finding", "Subject", "Trial", "Unable", "try_all"]
+
+Trial = Callable[[Subject], Finding]
+TRIALS: Mapping[str, Trial] = {
+    "quantised": try_quantised,
+    "ranks": try_ranks,
+    "adapters": try_adapters,
+    "mtp": try_further,
+}
+"""By column."""
+_INPUTS = {"images": "image", "sound": "audio", "video": "video"}
+"""Columns, and the names of transformers for what a class takes."""
+
+
+def try_all(subject: Subject) -> tuple[dict[str, Cell], dict[str, str]]:
+    """A cell for each column, and the reasons for cells that are not ``yes``."""
+    cells: dict[str, Cell] = {}
+    reasons: dict[str, str] = {}
+    for column in COLUMNS:
+        cells[column], why = _try(subject, column)
+        if why:
+            reasons[column] = why.replace(f"{subject.folder}/", "")
+    return cells, reasons
+
+
+def _try(subject: Subject, column: str) -> Finding:
+    if column in _INPUTS and _INPUTS[column] not in subject.inputs:
+        return Finding("none")
+    trial = TRIALS.get(column)
+    if trial is None:
+        return Finding("")
+    try:
+        return trial(subject)
+    except Unable as error:
+        return Finding("", in_a_line(str(error)))
+    except LsvError as error:
+        return Finding("no", in_a_line(str(error)))
+    except Exception as error:
+        return Finding("wrong", in_words(error))
