@@ -64,7 +64,8 @@ greedy tokens must be the same. A class that takes more than text is asked for t
 | MTP | layers for further tokens draft for it (`mtp` in [speculation.md](speculation.md)), and answers stay the same |
 
 *no* means that lsv refuses it with a message, *wrong* that it differs or crashes, and – that the class has nothing of
-the kind. *not tried* means that there was no run. Families that transformers does not have are not part of the check:
+the kind. *not tried* means that there was no run. Notes say why, and what of the layers adapters were tried on if not
+on all. Families that transformers does not have are not part of the check:
 tests of their own hold them to their published definitions. Every dtype of the platform is served except those that a
 note excludes.
 

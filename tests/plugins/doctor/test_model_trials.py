@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from lsv.errors import ConfigError
@@ -35,8 +36,17 @@ def test_a_column_without_a_run_is_not_tried_and_one_that_the_class_lacks_is_non
     monkeypatch.setattr(trials, "TRIALS", {})
     monkeypatch.setattr(llama.model, "input_modalities", ("image", "text"), raising=False)
     cells, reasons = try_all(llama)
-    assert cells == dict.fromkeys(COLUMNS, "") | {"sound": "none", "video": "none"}
-    assert reasons == {}
+    assert cells == dict.fromkeys(COLUMNS, "") | {"images": "no", "sound": "none", "video": "none"}
+    assert reasons == {"images": "lsv has no processor for it"}
+
+
+def test_input_that_lsv_prepares_is_not_tried_without_a_run(llama: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = msgspec.structs.replace(llama.config, architecture="Qwen2VLForConditionalGeneration")
+    monkeypatch.setattr(llama, "config", config)
+    monkeypatch.setattr(llama.model, "input_modalities", ("image", "audio"), raising=False)
+    monkeypatch.setattr(trials, "TRIALS", {})
+    cells, _ = try_all(llama)
+    assert (cells["images"], cells["sound"]) == ("", "no")
 
 
 def test_a_new_run_is_a_line_of_the_table(llama: Subject, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from lsv_doctor.models import release, runs
 from lsv_doctor.models.check import check
 from lsv_doctor.models.classes import Class, choose, read_classes, write_classes
 from lsv_doctor.models.comparing import find_difference
-from lsv_doctor.models.orders import Order, Verdict
+from lsv_doctor.models.orders import FAILED, Order, Verdict
 from lsv_doctor.models.reference import Reference
 from lsv_doctor.models.release import read_release
 from lsv_doctor.models.results import append, read_results
@@ -230,7 +230,7 @@ def test_a_class_without_a_checkpoint_is_untried(tmp_path: Path) -> None:
 STAND_IN = """
 import sys, time, os
 from lsv.processes.lifeline import connect
-from lsv_doctor.models.orders import Order, Verdict
+from lsv_doctor.models.orders import FAILED, Order, Verdict
 channel = connect(int(sys.argv[1]), int(sys.argv[2]), Order)
 while True:
     try:
@@ -273,14 +273,21 @@ def test_options_that_mean_nothing_are_refused(given: str, capsys: pytest.Captur
 
 
 def failures(classes: list[Class], jobs: int) -> dict[str, str]:
-    """Those that are wrong or crash, and those that used to run and are refused now, with what is wrong."""
+    """Those that are wrong or crash, those that used to run and are refused now, and those with a wrong cell that the
+    table does not have as wrong: what is wrong of each.
+    """
     found: list[Verdict] = []
     runs.check_all([one.order for one in classes], found.append, jobs=jobs)
-    before = {one.architecture: one.state for one in classes}
+    before = {one.architecture: one for one in classes}
     return {
         one.architecture: f"{one.state}: {one.detail} {dict(one.reasons)}"
         for one in found
-        if one.failed or (before[one.architecture] == "runs" and one.state != "runs")
+        if one.state in FAILED
+        or (before[one.architecture].state == "runs" and one.state != "runs")
+        or any(
+            cell == "wrong" and before[one.architecture].cells.get(column) != "wrong"
+            for column, cell in one.cells.items()
+        )
     }
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from lsv.errors import LsvError
+from lsv.offers import ProcessorOffer
+from lsv.request.media import Modality
 from lsv_doctor.models.orders import COLUMNS, Cell
 from lsv_doctor.models.reasons import in_a_line, in_words
 from lsv_doctor.models.trials.adapters import try_adapters
@@ -26,7 +28,7 @@ TRIALS: Mapping[str, Trial] = {
     "mtp": try_further,
 }
 """By column."""
-_INPUTS = {"images": "image", "sound": "audio", "video": "video"}
+_INPUTS: Mapping[str, Modality] = {"images": "image", "sound": "audio", "video": "video"}
 """Columns, and the names of transformers for what a class takes."""
 
 
@@ -41,12 +43,24 @@ def try_all(subject: Subject) -> tuple[dict[str, Cell], dict[str, str]]:
     return cells, reasons
 
 
+def _find_processor(subject: Subject, column: str) -> Finding:
+    """No, where lsv has nothing that prepares such input for the class; otherwise that no run has tried it."""
+    offered = (
+        offer.modalities
+        for offer in subject.catalog.offers(ProcessorOffer)
+        if subject.config.architecture in offer.architectures
+    )
+    if any(_INPUTS[column] in modalities for modalities in offered):
+        return Finding("")
+    return Finding("no", "lsv has no processor for it")
+
+
 def _try(subject: Subject, column: str) -> Finding:
     if column in _INPUTS and _INPUTS[column] not in subject.inputs:
         return Finding("none")
     trial = TRIALS.get(column)
     if trial is None:
-        return Finding("")
+        return _find_processor(subject, column) if column in _INPUTS else Finding("")
     try:
         return trial(subject)
     except Unable as error:
