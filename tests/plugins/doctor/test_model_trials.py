@@ -30,11 +30,22 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Subject:
     return made(Order("LlamaForCausalLM", "llama"), tmp_path_factory.mktemp("llama"))
 
 
+def take(subject: Subject, monkeypatch: pytest.MonkeyPatch, *inputs: str) -> None:
+    """Have the class take more than text."""
+    monkeypatch.setattr(subject, "order", msgspec.structs.replace(subject.order, wraps=True))
+    monkeypatch.setattr(subject.model, "input_modalities", inputs, raising=False)
+
+
+def test_a_text_half_takes_text_alone(llama: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama.model, "input_modalities", ("image", "text"), raising=False)
+    assert llama.inputs == ("text",)
+
+
 def test_a_column_without_a_run_is_not_tried_and_one_that_the_class_lacks_is_none(
     llama: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trials, "TRIALS", {})
-    monkeypatch.setattr(llama.model, "input_modalities", ("image", "text"), raising=False)
+    take(llama, monkeypatch, "image", "text")
     cells, reasons = try_all(llama)
     assert cells == dict.fromkeys(COLUMNS, "") | {"images": "no", "sound": "none", "video": "none"}
     assert reasons == {"images": "lsv has no processor for it"}
@@ -43,7 +54,7 @@ def test_a_column_without_a_run_is_not_tried_and_one_that_the_class_lacks_is_non
 def test_input_that_lsv_prepares_is_not_tried_without_a_run(llama: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     config = msgspec.structs.replace(llama.config, architecture="Qwen2VLForConditionalGeneration")
     monkeypatch.setattr(llama, "config", config)
-    monkeypatch.setattr(llama.model, "input_modalities", ("image", "audio"), raising=False)
+    take(llama, monkeypatch, "image", "audio")
     monkeypatch.setattr(trials, "TRIALS", {})
     cells, _ = try_all(llama)
     assert (cells["images"], cells["sound"]) == ("", "no")
@@ -51,7 +62,7 @@ def test_input_that_lsv_prepares_is_not_tried_without_a_run(llama: Subject, monk
 
 def test_a_new_run_is_a_line_of_the_table(llama: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "TRIALS", {"images": lambda subject: Finding("yes")})
-    monkeypatch.setattr(llama.model, "input_modalities", ("image", "text"), raising=False)
+    take(llama, monkeypatch, "image", "text")
     assert try_all(llama)[0]["images"] == "yes"
 
 
@@ -114,7 +125,20 @@ def test_an_adapter_of_attention_alone_is_recorded_as_that(llama: Subject, monke
         return right(subject, modules)
 
     monkeypatch.setattr(adapters, "_try", refuse_mlps)
-    assert adapters.try_adapters(llama) == Finding("yes", "of attention alone")
+    found = adapters.try_adapters(llama)
+    assert found == Finding("yes", "of attention alone")
+
+
+def test_an_adapter_leaves_out_what_latent_attention_has_no_slot_for() -> None:
+    names = ("a.self_attn.q_proj", "a.self_attn.kv_b_proj", "a.self_attn.other", "a.mlp.up_proj", "a.mlp.other")
+    modules: Any = dict.fromkeys(names)
+    chosen = [(list(some), which) for some, which in adapters._choices(modules)]
+    assert [which for _, which in chosen][::2] == [
+        "",
+        "of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj alone",
+    ]
+    assert [len(some) for some, _ in chosen] == [5, 4, 2, 2]
+    assert not any("kv_b_proj" in some for some, _ in chosen[1:])
 
 
 @pytest.mark.parametrize(("architecture", "family"), [

@@ -24,10 +24,12 @@ from lsv_doctor.models.trials.subject import Finding, Subject, Unable
 
 _RANK, _ALPHA, _SPREAD = 4, 8.0, 0.2
 _NEW_TOKENS = 8
-_NEVER = re.compile(r"(^|\.)(experts|router|gate|altup)(\.|$)")
+_NEVER = re.compile(r"(^|\.)(experts|router|gate|shared_expert_gate|altup)(\.|$)")
 """Modules that adapters are not trained for."""
 _LATENT = "kv_b_proj"
 """What latent attention multiplies into its queries, so that no adapter can change it."""
+_USUAL = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+"""The names that most adapters have as target_modules."""
 _ATTENTION = re.compile(r"att", re.IGNORECASE)
 
 Pair = tuple[Tensor, Tensor]
@@ -54,10 +56,13 @@ def try_adapters(subject: Subject) -> Finding:
 def _choices(modules: Mapping[str, nn.Module]) -> Iterator[tuple[dict[str, nn.Module], str]]:
     """Ever fewer of some modules, with words for which."""
     others = {name: module for name, module in modules.items() if not name.endswith(_LATENT)}
+    usual = {name: module for name, module in others.items() if name.rpartition(".")[2] in _USUAL}
     attending = {name: module for name, module in others.items() if _ATTENTION.search(name)}
     yield dict(modules), ""
     if 0 < len(others) < len(modules):
         yield others, f"without {_LATENT}"
+    if 0 < len(usual) < len(others):
+        yield usual, "of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj alone"
     if 0 < len(attending) < len(others):
         yield attending, "of attention alone"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -52,7 +53,13 @@ class Subject:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """What the class takes, in transformers' words: ``text``, ``image``, ``audio``, ``video``."""
+        """What the class takes, in transformers' words: ``text``, ``image``, ``audio``, ``video``.
+
+        A class of a text half has the words of the whole, but no configuration of a tower.
+        """
+        whole = json.dumps(self.model.config.to_dict(), default=str)
+        if not self.order.wraps and "vision_config" not in whole and "audio_config" not in whole:
+            return ("text",)
         found: Any = getattr(self.model, "input_modalities", None) or ("text",)
         return (found,) if isinstance(found, str) else tuple(found)
 
