@@ -136,12 +136,12 @@ def shares(classes: Mapping[str, Class]) -> str:
         members = [one for one in classes.values() if mapped in one.mappings]
         every = count_running(members)
         decoders = count_running([one for one in members if counts_as_decoder(one)])
+        said = [f"{every.short} classes serve text{every.part}"]
+        if decoders.all:
+            said.append(f"{decoders.short}{decoders.part} of those that can be built and whose text model is a decoder")
         rest = Counter(one.state or "without a check" for one in members if one.state != "runs")
-        states = "".join(f", {count} {_STATES.get(state, state)}" for state, count in sorted(rest.items()))
-        lines.append(
-            f"* `{reader}`: {every.short} classes serve text{every.part}; {decoders.short}{decoders.part} of those "
-            f"that can be built and whose text model is a decoder{states}"
-        )
+        said += (f"{count} {_STATES.get(state, state)}" for state, count in sorted(rest.items()))
+        lines.append(f"* `{reader}`: {', '.join(said)}")
     return "\n".join((*lines, ""))
 
 

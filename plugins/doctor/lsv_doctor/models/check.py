@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from lsv.plugins import load
 from lsv_doctor.models.comparing import find_difference
 from lsv_doctor.models.orders import Cell, Order, TextModel, Verdict
 from lsv_doctor.models.prompts import draw, make_prompts
-from lsv_doctor.models.reasons import in_a_line, in_words
+from lsv_doctor.models.reasons import in_words, reason_of
 from lsv_doctor.models.reference import Reference
 from lsv_doctor.models.tiny import make_model, save
 from lsv_doctor.models.trials import Subject, try_all
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
 NEW_TOKENS = 32
 _LENGTH = 128
-_ADVICE = re.compile(r"(; most like it by name: .*|\. docs/developing\.md .*)$", re.DOTALL)
-"""What a refusal says to a user besides the reason."""
 
 ALL_AT_ONCE: dict[str, Any] = {
     "max_num_seqs": 8,
@@ -71,7 +68,7 @@ def check(order: Order, folder: Path) -> Verdict:
     try:
         difference = _compare(subject, known)
     except LsvError as error:
-        return _verdict(order, known, "refused", in_a_line(_ADVICE.sub("", str(error))))
+        return _verdict(order, known, "refused", reason_of(error))
     except Exception as error:
         return _verdict(order, known, "crash", in_words(error))
     reference = subject.reference

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+
+_ADVICE = re.compile(r"(; most like it by name: .*|\. docs/developing\.md .*)$", re.DOTALL)
+"""What a refusal says to a user besides the reason."""
+
+
+def reason_of(error: BaseException) -> str:
+    """Why lsv refuses something, in a line."""
+    return in_a_line(_ADVICE.sub("", str(error)))
 
 
 def in_words(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from lsv.errors import LsvError
 from lsv.offers import ProcessorOffer
 from lsv.request.media import Modality
 from lsv_doctor.models.orders import COLUMNS, Cell
-from lsv_doctor.models.reasons import in_a_line, in_words
+from lsv_doctor.models.reasons import in_a_line, in_words, reason_of
 from lsv_doctor.models.trials.adapters import try_adapters
 from lsv_doctor.models.trials.declaring import try_quantised, try_ranks
 from lsv_doctor.models.trials.further import try_further
@@ -66,6 +66,6 @@ def _try(subject: Subject, column: str) -> Finding:
     except Unable as error:
         return Finding("", in_a_line(str(error)))
     except LsvError as error:
-        return Finding("no", in_a_line(str(error)))
+        return Finding("no", reason_of(error))
     except Exception as error:
         return Finding("wrong", in_words(error))
