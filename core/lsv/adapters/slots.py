@@ -150,6 +150,10 @@ class Adapted(nn.Module):
     def weight(self) -> torch.Tensor:
         return self.linear.get_parameter("weight")
 
+    @property
+    def layer(self) -> LinearLayer:
+        return self.linear.layer
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         assert self.adapters is not None
         return self.adapters.add(self.linear(x), x)
@@ -195,13 +199,17 @@ def allocate(model: Model, device: torch.device) -> None:
 
 
 def _holders(module: nn.Module) -> Iterator[Column | Row | Adapted]:
-    """The linear layers below a module that compute all tokens of a step."""
+    """The linear layers below a module that compute all tokens of a step. Latent attention takes ``kv_b`` apart, where
+    it computes with latents, so that it never sees what an adapter adds.
+    """
     for name, child in list(module.named_children()):
+        if isinstance(module, LatentAttention) and name == "kv_b":
+            continue
         if isinstance(child, Column | Row):
             yield child
         elif isinstance(child, Linear) and not isinstance(module, Bindable):
             adapted = Adapted(child)
             setattr(module, name, adapted)
             yield adapted
-        elif not isinstance(child, MoE) and not (isinstance(module, LatentAttention) and name == "kv_b"):
+        elif not isinstance(child, MoE):
             yield from _holders(child)

@@ -20,6 +20,11 @@ SHARING: dict[str, Any] = {
     "head_dim": 16, "num_hidden_layers": 4, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 8,
     "layer_types": ["sliding_attention", "full_attention"] * 2, "pad_token_id": 0,
 }  # fmt: skip
+DBRX: dict[str, Any] = {
+    "d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 512, "vocab_size": 320,
+    "attn_config": {"kv_n_heads": 2, "clip_qkv": 1.0, "rope_theta": 1e4},
+    "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2, "hidden_size": 64},
+}  # fmt: skip
 GEMMA3N: dict[str, Any] = {**SHARING, "laurel_rank": 8, "vocab_size_per_layer_input": 320}
 NATIVE: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama": ("llama", "llama", {}),
@@ -63,7 +68,9 @@ CASES = {
     **{name: pytest.param(*case, id=name) for name, case in NATIVE.items()},
     **{name: pytest.param(*case, id=name, marks=pytest.mark.slow) for name, case in {**MORE, **GENERIC}.items()},
 }
-SKIPPED = ("experts", "router", "mlp.gate", "block_sparse_moe.gate", "altup", "per_layer_model_projection")
+SKIPPED = (
+    "experts", "router", "mlp.gate", "block_sparse_moe.gate", "altup", "per_layer_model_projection", "kv_b_proj",
+)  # fmt: skip
 """What takes no adapters."""
 SLOTS = {1: 0, 2: 1, 3: 0}
 """The sequences that go through adapters, and the slots of these."""
@@ -126,6 +133,26 @@ def test_logits_are_those_of_merged_weights(
         ),
     ]  # fmt: skip
     compare_with_merged(base, offer, catalog, folders, SLOTS, tmp_path)
+
+
+def test_adapters_of_what_latent_attention_takes_apart_are_refused(
+    checkpoint: Callable[..., Path], catalog: Catalog, tmp_path: Path
+) -> None:
+    family, offer, shape = MORE["minicpm3"]
+    base = checkpoint(family, **shape)
+    modules = [name for name in linear_layers(base, ()) if name.endswith(("kv_b_proj", "o_proj"))]
+    folder = write_adapter(tmp_path / "one", base, modules, seed=1)
+    with pytest.raises(CheckpointError, match=r"layers\.0\.self_attn\.kv_b_proj"):
+        adapted(engine_config(base, offer), catalog, folder)
+
+
+def test_a_model_that_clips_its_projections_has_adapters_elsewhere(
+    checkpoint: Callable[..., Path], catalog: Catalog, tmp_path: Path
+) -> None:
+    base = checkpoint("dbrx", **DBRX)
+    modules = [name for name in linear_layers(base, ()) if name.endswith("out_proj")]
+    folders = [write_adapter(tmp_path / str(seed), base, modules, seed=seed, spread=0.3) for seed in (1, 2)]
+    compare_with_merged(base, "dbrx", catalog, folders, SLOTS, tmp_path)
 
 
 DORA = ("llama", "qwen2, biases", "gpt2, transposed and fused", "gpt_neox, fused head by head")
