@@ -207,10 +207,17 @@ def test_axes_take_turns_as_long_as_their_sections_last():
 @pytest.mark.parametrize("key", ["mrope_interleaved", "interleaved"])
 @pytest.mark.parametrize(("kind", "given"), [(Rope, True), (MRope, True), (InterleavedMRope, False)])
 def test_who_takes_turns_is_not_for_the_config_to_say(kind, given, key):
-    sections = {"mrope_section": [4, 6, 6]}
+    sections = {} if kind is Rope else {"mrope_section": [4, 6, 6]}
     with pytest.raises(CheckpointError, match=f": {key} must be {str(not given).lower()}"):
         filled_rope(kind, {**sections, key: given})
     filled_rope(kind, {**sections, key: not given})
+
+
+@pytest.mark.parametrize("turns", [True, False])
+def test_on_one_axis_sections_change_nothing(turns):
+    """Texts have one axis: Qwen3.5's language model has the sections of the whole, whose pairs take turns."""
+    sections = {"mrope_section": [4, 6, 6], "mrope_interleaved": turns}
+    assert torch.equal(filled_rope(Rope, sections).table, filled_rope(Rope, {}).table)
 
 
 @pytest.mark.parametrize("sections", [[4, 6, 7], [16], None])
