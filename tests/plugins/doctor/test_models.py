@@ -164,7 +164,7 @@ def expected(ids: Any, encoder: Any = (), start: int = 0) -> torch.Tensor:
     ],
 )
 def test_a_difference_is_found(changes: dict[str, Any], difference: str) -> None:
-    found = find_difference([answer(**changes)], expected, None)
+    found = find_difference([answer(**changes)], expected)
     assert re.search(difference, found) if difference else found == ""
 
 
@@ -172,12 +172,12 @@ def test_a_difference_is_found(changes: dict[str, Any], difference: str) -> None
 def test_a_token_that_the_reference_lacks_may_never_be_sampled(logprob: float, difference: str) -> None:
     given = answer()
     given.prompt_logprobs[1][4] = SimpleNamespace(logprob=logprob)
-    found = find_difference([given], expected, None)
+    found = find_difference([given], expected)
     assert found.endswith(difference) if difference else found == ""
 
 
 def test_what_follows_padding_is_left_out() -> None:
-    assert find_difference([answer(tokens=[0, 2])], expected, 0) == ""
+    assert find_difference([answer(tokens=[0, 2])], expected, {0}) == ""
 
 
 def test_a_tiny_checkpoint_has_a_layer_of_each_kind() -> None:

@@ -22,7 +22,7 @@ from lsv_doctor.models.reasons import in_words, reason_of
 from lsv_doctor.models.reference import Reference
 from lsv_doctor.models.tiny import make_model, save
 from lsv_doctor.models.trials import Subject, try_all
-from lsv_doctor.models.wrappers import config_of, offer_blind_towers
+from lsv_doctor.models.wrappers import config_of, marks_of, offer_blind_towers
 from lsv_doctor.models.wrappers.halves import NO_TEXT, kind_of, language_model
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _prepare(order: Order, folder: Path, known: Known) -> tuple[Subject, str]:
     known.text_model = kind_of(model.config) if order.wraps else "encoder-decoder" if order.encodes else "decoder"
     encodes = known.text_model == "encoder-decoder"
     asked, why = language_model(model) if order.wraps and not encodes else (model, "")
-    subject = Subject(order, folder, model, asked, Reference(asked), encodes, _padding(model))
+    subject = Subject(order, folder, model, asked, Reference(asked), encodes, _stops(model))
     subject.reference.log_probabilities(draw(20, 98), subject.read)
     save(model, folder)
     return subject, why
@@ -105,7 +105,7 @@ def _compare(subject: Subject, known: Known) -> str:
         answers = _ask(subject, known, ALL_AT_ONCE)
     except BadRequest:  # of a model whose prompts are never cut, since their tokens see one another
         answers = _ask(subject, known, {**ALL_AT_ONCE, "max_num_batched_tokens": _LENGTH})
-    return find_difference(answers, subject.reference.log_probabilities, subject.padding)
+    return find_difference(answers, subject.reference.log_probabilities, subject.stops)
 
 
 def _ask(subject: Subject, known: Known, options: Mapping[str, Any]) -> list[RequestOutput]:
@@ -138,7 +138,9 @@ def _met(llm: LLM) -> list[str]:
     return [name for name, was in happened.items() if was]
 
 
-def _padding(model: PreTrainedModel) -> int | None:
-    """The token that counts for nothing where it stands, of models that look for one among their tokens."""
-    found: int | None = getattr(model.config.get_text_config(), "pad_token_id", None)
-    return found
+def _stops(model: PreTrainedModel) -> frozenset[int]:
+    """The token that counts for nothing where it stands, of models that look for one among their tokens; and those in
+    whose places a wrapper's own forward puts media, although there are none.
+    """
+    padding: int | None = getattr(model.config.get_text_config(), "pad_token_id", None)
+    return frozenset(marks_of(model.config)) | ({padding} if padding is not None else frozenset())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,18 +22,18 @@ Expected = Callable[[Sequence[int], Sequence[int], int], torch.Tensor]
 are the prompt."""
 
 
-def find_difference(answers: Sequence[Any], expected: Expected, stop: int | None) -> str:
+def find_difference(answers: Sequence[Any], expected: Expected, stops: Collection[int] = ()) -> str:
     """The first answer that is not the reference's, in words; empty when all are.
 
-    ``answers`` are finished ``RequestOutput``s with log probabilities. What comes after the token ``stop``, which the
-    reference takes for padding, is left out; a prompt may begin with it.
+    ``answers`` are finished ``RequestOutput``s with log probabilities. What comes after one of the tokens ``stops``,
+    which the reference does not take for text, is left out; a prompt may begin with one.
     """
     for number, answer in enumerate(answers):
         if answer.error:
             return f"a prompt of {len(answer.prompt_token_ids)} fails: {answer.error}"
         ids, start = [*answer.prompt_token_ids, *answer.outputs[0].token_ids], len(answer.prompt_token_ids)
-        if stop in ids[1:]:
-            ids = ids[: ids.index(stop, 1) + 1]
+        end = next((place for place, token in enumerate(ids) if place and token in stops), len(ids))
+        ids = ids[: end + 1]
         wanted = expected(ids[:-1], answer.encoder_prompt_token_ids or (), start)
         for position, found in _positions(answer):
             if position + 1 < len(ids) and (why := _differs(found, wanted[position])):

@@ -92,11 +92,11 @@ def _try(subject: Subject, modules: Mapping[str, nn.Module]) -> Finding:
     with subject.open(enable_lora=True, max_lora_rank=_RANK) as llm:
         answers = llm.generate(prompts, params, use_tqdm=False, lora_request=through)
     plain = [one for one, adapter in zip(answers, through, strict=True) if adapter is None]
-    if why := find_difference(plain, subject.reference.log_probabilities, subject.padding):
+    if why := find_difference(plain, subject.reference.log_probabilities, subject.stops):
         return Finding("wrong", f"beside an adapter, without it: {why}")
     changed = [one for one, adapter in zip(answers, through, strict=True) if adapter is not None]
     with _merged(modules, pairs):
-        why = find_difference(changed, Reference(subject.asked).log_probabilities, subject.padding)
+        why = find_difference(changed, Reference(subject.asked).log_probabilities, subject.stops)
     return Finding("wrong", why) if why else Finding("yes")
 
 

@@ -41,7 +41,7 @@ def try_further(subject: Subject) -> Finding:
     with subject.open(speculative_config=drafts) as llm:
         answers = llm.generate(list(make_prompts(encodes=False))[3:7], params, use_tqdm=False)
         drafted = llm.stats.speculation
-    if why := find_difference(answers, subject.reference.log_probabilities, subject.padding):
+    if why := find_difference(answers, subject.reference.log_probabilities, subject.stops):
         return Finding("wrong", why)
     return Finding("yes") if drafted else Finding("wrong", "nothing was drafted")
 

@@ -40,8 +40,8 @@ class Subject:
     """The module that answers texts: the model itself or, of some wrappers, the language model inside."""
     reference: Reference
     encodes: bool
-    padding: int | None
-    """The token that the reference takes for padding."""
+    stops: frozenset[int]
+    """The tokens that the reference takes for padding, or for places of media."""
     config: EngineConfig = field(init=False)
     """The engine's configuration when the text was compared."""
     catalog: Catalog = field(init=False)

@@ -79,6 +79,15 @@ def _marks(key: str, value: Any) -> bool:
     return value is None and bool(_ITEM.fullmatch(key))
 
 
+def marks_of(config: PreTrainedConfig) -> Iterator[int]:
+    """The tokens that stand for media in a configuration or its parts."""
+    for key, value in config.to_dict().items():
+        if type(value) is int and _marks(key, value):
+            yield value
+    for _, part in _parts(config):
+        yield from marks_of(part)
+
+
 def _small(key: str, value: Any, width: int) -> Any:
     if type(value) is not int:
         return None
