@@ -72,7 +72,8 @@ def _defaults(kind: str) -> dict[str, Any]:
     from transformers import CONFIG_MAPPING, PreTrainedConfig
 
     common = {field.name for field in dataclasses.fields(PreTrainedConfig)} - {"tie_word_embeddings"}
-    common |= set(CONFIG_MAPPING[kind].attribute_map.values())
+    spellings = CONFIG_MAPPING[kind].attribute_map
+    common |= spellings.keys() | set(spellings.values())
     fields = [field for field in dataclasses.fields(CONFIG_MAPPING[kind]) if field.name not in common]
     given = {field.name: _default(field) for field in fields}
     rope = _make(kind).to_dict().get("rope_parameters")

@@ -22,6 +22,10 @@ _USUAL = ("model.language_model", "language_model.model")
 quantised may use either name, whatever the files do."""
 
 
+_BESIDE = "beside"
+"""Goes before names that are not of the language model, and begin as its own do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Half:
     """Where a language model is in a checkpoint."""
@@ -44,28 +48,36 @@ def find_half(stored: Iterable[str], declared: Collection[str], own: Callable[[s
     """
     names = [tuple(name.split(".")) for name in stored]
     telling = [name for name in names if _layer(name) in (None, "0")]  # all layers have the same names
-    body, wanted = _body(declared), frozenset(declared)
+    own_layers, wanted = _layers_of(declared), frozenset(declared)
     best, most = None, 0
-    for place in dict.fromkeys(_stem(name)[:-1] for name in telling if _layer(name) == "0"):
-        for prefixes in _spell(place, body, names, wanted):
+    for layers in dict.fromkeys(_stem(name) for name in telling if _layer(name) == "0"):
+        place = layers[:-1]
+        for prefixes in _spell(layers, own_layers, names, wanted):
             count = len(wanted.intersection(own(rename(".".join(name), prefixes)) for name in telling))
             if count > most:
                 best, most = (place, prefixes), count
     if best is None:
         raise CheckpointError(
             f"the checkpoint has no tensors of the language model that its config.json describes, such as "
-            f"{next(iter(declared), body)} below a prefix of its own"
+            f"{next(iter(declared), own_layers)} below a prefix of its own"
         )
-    place, prefixes = best
-    return Half((*prefixes, *_usual(body, place)), tuple(_outside(names, place, prefixes, wanted)))
+    (place, prefixes), body = best, own_layers[:-1]
+    unread = tuple(_outside(names, place, prefixes, _tops(wanted, own_layers)))
+    # what lies beside the language model must not be taken for a strange part of it
+    aside = tuple((name, f"{_BESIDE}.{name}") for name in unread if name.split(".")[:1] == [*body[:1]])
+    return Half((*prefixes, *aside, *_usual(body, place)), unread)
 
 
-def _spell(place: Path, body: Path, names: Iterable[Path], declared: Collection[str]) -> Iterator[Prefixes]:
-    """What may have become of the names of a body that is at ``place``: another beginning, or a longer one."""
-    tops = sorted({name.partition(".")[0] for name in declared} - set(body[:1]))
+def _spell(layers: Path, own: Path, names: Iterable[Path], declared: Collection[str]) -> Iterator[Prefixes]:
+    """What may have become of the names of a body whose layers are at ``layers`` and were declared at ``own``: another
+    beginning, also of the layers alone, or a longer one.
+    """
+    place, body = layers[:-1], own[:-1]
+    tops = sorted(_tops(declared, own))
     above = [place[:count] for count in range(1, len(place) + 1)]
     heads = tuple((_join(*outer, top), top) for outer in above for top in tops)
-    yield (*_move(place, body, declared), *heads)
+    renamed = ((_join(*layers), _join(*own)),) if layers[-1:] != own[-1:] else ()
+    yield (*renamed, *_move(place, body, declared), *heads)
     for outer in above:
         below = sorted({name[len(outer)] for name in names if name[: len(outer)] == outer and len(name) > len(outer)})
         yield tuple((_join(*outer, each), each) for each in below)
@@ -85,24 +97,33 @@ def _usual(body: Path, place: Path) -> Prefixes:
     return (*((name, _join(*body)) for name in usual), ("language_model.lm_head", "lm_head"))
 
 
-def _outside(names: Iterable[Path], place: Path, prefixes: Prefixes, declared: Collection[str]) -> Iterator[str]:
-    """The beginnings of names that are not of the language model, each once."""
-    tops = {name.partition(".")[0] for name in declared}
+def _tops(declared: Iterable[str], own: Path) -> set[str]:
+    """What is declared beside the body, such as the head."""
+    return {name.partition(".")[0] for name in declared} - set(own[:1])
+
+
+def _outside(names: Iterable[Path], place: Path, prefixes: Prefixes, tops: Collection[str]) -> Iterator[str]:
+    """The beginnings of names that are not of the language model, each once. ``tops`` may stand beside its body."""
     inside = {tuple(theirs.split(".")) for theirs, _ in prefixes}
     seen: set[Path] = set()
     for name in names:
         if any(name[: len(each)] == each for each in inside) or (name[0] in tops and name[:1] != place[:1]):
             continue
-        differ = next((at for at, part in enumerate(name) if name[at : at + 1] != place[at : at + 1]), len(name) - 1)
-        begin = name[: differ + 1]
+        begin = name[: 1 + _common(name, place)]
         if begin not in seen:
             seen.add(begin)
             yield _join(*begin)
 
 
-def _body(declared: Iterable[str]) -> Path:
-    """Where a language model alone has its layers."""
-    stems = Counter(_stem(name)[:-1] for name in (tuple(each.split(".")) for each in declared) if _layer(name))
+def _common(one: Path, other: Path) -> int:
+    """How many components both begin with."""
+    pairs = zip(one, other, strict=False)
+    return next((number for number, (mine, theirs) in enumerate(pairs) if mine != theirs), min(len(one), len(other)))
+
+
+def _layers_of(declared: Iterable[str]) -> Path:
+    """The list of a language model's layers."""
+    stems = Counter(_stem(name) for name in (tuple(each.split(".")) for each in declared) if _layer(name))
     return stems.most_common(1)[0][0] if stems else ()
 
 

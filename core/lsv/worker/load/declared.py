@@ -75,7 +75,7 @@ class Declared:
 
     def within(self, half: Half) -> Declared:
         """The same model, in a checkpoint that holds more."""
-        others = (rf"^{re.escape(name)}(\.|$)" for name in half.unread)
+        others = (rf"^{re.escape(half.rename(name))}(\.|$)" for name in half.unread)
         ignores, held = (*self.filler.ignores, *others), self.filler.slots
         return dataclasses.replace(self, half=half, filler=Filler(self.model, held, ignores, every=self.slots))
 

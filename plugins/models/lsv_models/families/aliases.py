@@ -13,7 +13,7 @@ HALVES: Mapping[str, str] = {
 """``model_type`` of language models that transformers has as parts of larger ones alone -> those that they equal for
 text, whose positions are the same on every axis."""
 
-WHOLE = ("cosmos3_omni",)
+WHOLE = ("cosmos3_omni", "inkling2", "inkling_mm_model")
 """Families that name the tensors of their language model as no other does, by ``model_type``."""
 
 ALIASES: Mapping[str, str] = {

@@ -43,7 +43,7 @@ class TokenWise(nn.Module):
 
 
 class NemotronH(Stack):
-    prefixes = (("backbone", "model"),)
+    prefixes = (("backbone", "model"), ("model.embed_tokens", "model.embeddings"), ("model.norm", "model.norm_f"))
     ignores = (*Stack.ignores, r"^mtp\.")
     stacks = (*Stack.stacks, weights.Stack(r"(.*\.experts)\.up_proj", ("up_proj.weight",)))
 
@@ -95,6 +95,10 @@ class NemotronH(Stack):
         super().__init__(
             w, (c.vocab_size, c.hidden_size), layers, eps=c.norm_eps, tied=c.tied, names=NAMES, wide=wide,
         )  # fmt: skip
+
+    def rename(self, name: str) -> str:
+        """What stays in float32 lies a level deeper in checkpoints that transformers 5 has saved."""
+        return super().rename(name).replace("._fp32_params.", ".")
 
 
 def _read_kinds(config: Mapping[str, Any]) -> list[str]:

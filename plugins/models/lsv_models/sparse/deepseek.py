@@ -58,7 +58,8 @@ class DeepseekV3(Decoder):
         latent = LatentConfig.read(keys, keys.count("hidden_size"), keys.count("num_attention_heads"))
         c = DecoderConfig.read(keys)
         experts = dataclasses.replace(self.read_experts(keys, c), **self.experts)
-        keys.maybe("num_nextn_predict_layers", int)
+        for name in ("num_nextn_predict_layers", "num_mtp_layers"):
+            keys.maybe(name, int)
         keys.finish(type(self).__name__)
         rope = Rope(w, latent.rope, max_len)
         places = w / "model" / "layers"

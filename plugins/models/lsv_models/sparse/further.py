@@ -61,7 +61,7 @@ class FurtherLayer(JoiningReader):
 
     def __init__(self, w: Weights, config: Mapping[str, Any], max_len: int) -> None:
         super().__init__()
-        if not config.get("num_nextn_predict_layers"):
+        if not (config.get("num_nextn_predict_layers") or config.get("num_mtp_layers")):
             raise ConfigError(
                 "speculative_config: this checkpoint has no layers that predict further tokens "
                 "(num_nextn_predict_layers in config.json): choose another method",
