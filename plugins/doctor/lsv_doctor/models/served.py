@@ -10,6 +10,7 @@ import msgspec
 
 from lsv.offers import ModelOffer
 from lsv.plugins.catalog import Catalog
+from lsv.resolve.architecture.families import read_families as read_known
 from lsv_doctor.models.classes import Class, read_classes
 from lsv_doctor.models.orders import FAILED, Cell
 
@@ -70,10 +71,22 @@ def list_served(catalog: Catalog, classes: Mapping[str, Class] | None = None) ->
     offers = catalog.offers(ModelOffer)
     fallback = next((offer for offer in offers if offer.fallback), None)
     by_name = {name: offer for offer in offers for name in offer.architectures}
+    by_half = _native_halves(catalog, by_name)
     families = read_families()
     names = sorted({*classes, *by_name, *families}, key=lambda name: (name.lower(), name))
-    return [_serve(name, families.get(name, ""), classes.get(name), by_name.get(name), fallback, catalog)
-            for name in names]  # fmt: skip
+    return [
+        _serve(
+            name, families.get(name, ""), classes.get(name), by_name.get(name) or by_half.get(name), fallback, catalog
+        )
+        for name in names
+    ]
+
+
+def _native_halves(catalog: Catalog, by_name: Mapping[str, ModelOffer]) -> dict[str, ModelOffer]:
+    """The native models of the language models in wrappers, by the wrapper's architecture."""
+    known = read_known(catalog)
+    halves = {one.architecture: known.architectures.get(one.half, "") for one in known.wrappers.values()}
+    return {name: by_name[half] for name, half in halves.items() if half in by_name}
 
 
 def read_families(path: Path = _FAMILIES) -> dict[str, str]:

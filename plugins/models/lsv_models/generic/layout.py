@@ -95,11 +95,11 @@ class Layout:
 
     def patterns_within(self, places: Sequence[str]) -> list[str]:
         """Patterns of the names under which checkpoints hold the tensors of modules, or parameters."""
-        patterns = [rf"^{re.escape(place)}(\.|$)" for place in places]
-        within = [name for name in self.shapes if any(re.search(pattern, name) for pattern in patterns)]
+        below = tuple(f"{place}." for place in places)
+        within = [name for name in self.shapes if f"{name}.".startswith(below)]
         stored = [piece.name for name in within for piece in self._try_pieces(name)]
-        elsewhere = [name for name in stored if not any(re.search(pattern, name) for pattern in patterns)]
-        return [*patterns, *_match_numbered(elsewhere)]
+        elsewhere = [name for name in stored if not f"{name}.".startswith(below)]
+        return [*(rf"^{re.escape(place)}(\.|$)" for place in places), *_match_numbered(elsewhere)]
 
     def _convert(self, converter: WeightConverter, name: str, sources: list[str], number: int) -> Iterator[Piece]:
         """The pieces of a parameter by the rule that makes it of others, or is one of several that a rule makes."""
