@@ -76,6 +76,9 @@ class Thinker(Qwen2VL):
 
     hearing: ClassVar[type[HearingTower]]
     prefixes = (
+        # what transformers calls its modules, as adapters may
+        *((f"{whole}model.language_model", "model") for whole in ("thinker.", "")),
+        *((f"{whole}model.{tower}", tower) for whole in ("thinker.", "") for tower in ("visual", "audio_tower")),
         ("thinker.model", "model"),
         ("thinker.lm_head", "lm_head"),
         ("thinker.visual", "visual"),
