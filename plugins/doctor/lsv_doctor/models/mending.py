@@ -26,6 +26,9 @@ def mend(model: PreTrainedModel) -> str:
         elif name == "ProphetNetNgramSelfAttention":
             module.get_predict_relative_pos_embeddings = partial(_find_biases, module)
             wrong = "transformers' own biases are those of other tokens and heads where it has several tokens"
+        elif name == "NemotronHMamba2Mixer":
+            module.time_step_limit = tuple(module.config.time_step_limit)
+            wrong = "transformers' own time steps have a lower bound in prompts alone, and not time_step_limit"
     return wrong
 
 
