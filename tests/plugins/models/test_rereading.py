@@ -13,6 +13,8 @@ from lsv.weights.place import Declaration, Shard, Weights
 from lsv.weights.quantizer import Unquantised
 from lsv.worker.load.declared import declare
 from lsv_doctor.models.tiny import make_model, save, tiny_config
+from lsv_doctor.models.wrappers import tiny_wrapper
+from lsv_doctor.models.wrappers.halves import language_model
 from lsv_models.rereading.tokens import _to_ids, _to_signs
 from lsv_models.rereading_offers import OFFERS
 
@@ -28,6 +30,12 @@ KINDS = {
     "XLMWithLMHeadModel": "xlm",
     "XLNetLMHeadModel": "xlnet",
 }
+WRAPPERS = {
+    "EvollaForProteinText2Text": "evolla",
+    "Glm5NextForConditionalGeneration": "glm5_next",
+    "Inkling2ForConditionalGeneration": "inkling2",
+    "Kosmos2ForConditionalGeneration": "kosmos-2",
+}
 FAST = ("XLNetLMHeadModel", "XLMWithLMHeadModel")
 PROMPTS = {0: [7, 9, 11, 7, 40, 8, 100, 7, 9, 30, 31, 32, 90, 91, 92, 93, 94, 7, 9], 1: [50, 60, 70], 2: [99] * 5}
 
@@ -41,15 +49,23 @@ def expect(model, ids):
     return torch.stack(rows)
 
 
+def expect_text(wrapper, ids):
+    """The same of a wrapper's language model: nothing but the text itself is given."""
+    asked, _ = language_model(wrapper)
+    return torch.stack([asked(input_ids=torch.tensor([ids[: n + 1]])).logits[0, -1].float() for n in range(len(ids))])
+
+
 @torch.inference_mode()
 def check(architecture, folder, catalog):
-    model = make_model(getattr(transformers, architecture), tiny_config(KINDS[architecture]))
+    wraps = architecture in WRAPPERS
+    config = tiny_wrapper(WRAPPERS[architecture]) if wraps else tiny_config(KINDS[architecture])
+    model = make_model(getattr(transformers, architecture), config)
     save(model, folder)
     offer = next(offer for offer in OFFERS if architecture in offer.architectures)
     sequences = Sequences(load(engine_config(folder, offer.name), catalog))
     assert "text" in find_uncapturable(sequences.declared.model)
     found = run_schedule(sequences, mixed, PROMPTS)
-    expected = {number: expect(model, ids) for number, ids in PROMPTS.items()}
+    expected = {number: (expect_text if wraps else expect)(model, ids) for number, ids in PROMPTS.items()}
     gap = max(float((found[number] - rows).abs().max() / rows.abs().max()) for number, rows in expected.items())
     assert gap < 1e-4
 
@@ -60,7 +76,7 @@ def test_some_give_what_transformers_gives(architecture, tmp_path, catalog):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", sorted(KINDS.keys() - set(FAST)))
+@pytest.mark.parametrize("architecture", sorted({*KINDS, *WRAPPERS} - set(FAST)))
 def test_all_give_what_transformers_gives(architecture, tmp_path, catalog):
     check(architecture, tmp_path, catalog)
 
@@ -83,7 +99,7 @@ def test_what_is_expected_is_what_generate_gives_without_a_cache(architecture, u
 
 
 def test_offers_have_an_architecture_each():
-    assert sorted(name for offer in OFFERS for name in offer.architectures) == sorted(KINDS)
+    assert sorted(name for offer in OFFERS for name in offer.architectures) == sorted((*KINDS, *WRAPPERS))
     assert all(offer.adapts and "reads the whole text again" in offer.note for offer in OFFERS)
 
 

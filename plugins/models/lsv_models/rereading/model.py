@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import nn
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
+from transformers import CONFIG_MAPPING, PreTrainedModel
 
 from lsv.attention import AttentionLayer
 from lsv.errors import CheckpointError, ConfigError
@@ -22,11 +22,12 @@ from lsv.offers import OpSpec
 from lsv.ops import Bindable, dtype_name
 from lsv.weights.place import Weights
 from lsv_models.generic.body import PassThrough, find_body
-from lsv_models.generic.building import decode
+from lsv_models.generic.building import decode, make_model
 from lsv_models.generic.layout import Layout
 from lsv_models.generic.refusal import Refused
 from lsv_models.generic.ropes import make_buffers
 from lsv_models.generic.weights import declare_weights, untie_head
+from lsv_models.generic.wrappers import drop_towers, find_base, find_below_head, find_headed, is_wrapper
 from lsv_models.rereading.tokens import KeptTokens
 
 
@@ -48,7 +49,9 @@ class Rereading(Model):
             vocab_size, self.size = lm.get_output_embeddings().weight.shape
             self.vocab_size = getattr(lm.config.get_text_config(), "unpadded_vocab_size", None) or vocab_size
             untie_head(w, lm)
-            self._layout = Layout(lm, find_body(lm))
+            self._layout = Layout(lm, find_base(lm))
+            if is_wrapper(lm):
+                self.ignores = (*self.ignores, *self._layout.patterns_within(drop_towers(lm, find_body(lm))))
             self._head_path = next(path for path, each in lm.named_modules() if each is lm.get_output_embeddings())
             declare_weights(w, lm, self._layout)
             make_buffers(lm, lm, w.device, max_len)
@@ -109,8 +112,9 @@ class RereadingBody(Rereading):
     def split(self, lm: PreTrainedModel) -> None:
         place = find_body(lm)
         self.base = lm.get_submodule(place)
-        setattr(lm, place, PassThrough(self.base))
-        self.lm = lm
+        below = find_below_head(lm, place)
+        lm.set_submodule(below, PassThrough(lm.get_submodule(below)))
+        self.lm = lm.get_submodule(find_headed(lm, place))
 
     def read(self, text: torch.Tensor, wanted: Sequence[int]) -> torch.Tensor:
         return self.base(input_ids=text[None], use_cache=False).last_hidden_state[0, wanted]  # type: ignore[no-any-return]
@@ -150,9 +154,7 @@ def _build(config: Mapping[str, Any], dtype: torch.dtype, architecture: str) -> 
         raise Refused("its tokens choose by random hashes which others they see: --hf-overrides '{\"hash_seed\": 0}' "
                       "has it choose alike every time")  # fmt: skip
     with torch.device("meta"):
-        lm: PreTrainedModel = AutoModelForCausalLM.from_config(
-            parsed, dtype=dtype, attn_implementation="eager", experts_implementation="eager"
-        )
+        lm = make_model(parsed, dtype, "eager")
     if type(lm).__name__ != architecture:
         raise Refused(f"for text generation transformers has {type(lm).__name__} instead")
     if type(lm.get_output_embeddings()) is not nn.Linear:
