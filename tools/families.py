@@ -9,8 +9,9 @@ lsv reads the file where it chooses a model, before torch is imported, which tak
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -38,6 +39,17 @@ def read_installed() -> Table:
         if wrapper.half in defaults
     }
     return Table(installed_release(), Families(architectures, {**wrappers, **made}, defaults))
+
+
+def _as_json(value: Any) -> Any:
+    """As transformers writes it to config.json: numbers that JSON lacks are objects."""
+    if isinstance(value, Mapping):
+        return {key: _as_json(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"__float__": {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")}
+    return value
 
 
 def _read_architectures() -> dict[str, str]:
@@ -77,7 +89,7 @@ def _defaults(kind: str) -> dict[str, Any]:
     fields = [field for field in dataclasses.fields(CONFIG_MAPPING[kind]) if field.name not in common]
     given = {field.name: _default(field) for field in fields}
     rope = _make(kind).to_dict().get("rope_parameters")
-    return {key: value for key, value in {**given, "rope_parameters": rope}.items() if value is not None}
+    return {key: _as_json(value) for key, value in {**given, "rope_parameters": rope}.items() if value is not None}
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
@@ -95,7 +107,7 @@ def _differing(kind: str, half: str) -> dict[str, Any]:
     except StrictDataclassError:  # its parts have to agree in size, so that no config.json leaves these out
         return {}
     usual = _make(half).to_dict()
-    return {key: value for key, value in found.items() if value is not None and usual.get(key) != value}
+    return {key: _as_json(value) for key, value in found.items() if value is not None and usual.get(key) != value}
 
 
 def main() -> int:
