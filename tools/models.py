@@ -49,6 +49,11 @@ The architectures that run here, by the name in config.json's `architectures`. N
 `plugins/models`. Generic ones run transformers' code over lsv's attention, linear layers and KV cache. For all others
 the page gives the reason.
 
+Checkpoints that hold towers for media beside a language model (`…ForConditionalGeneration`) are served for text by that
+language model, natively where it has a native class. The towers take no memory, the log names them, and requests with
+media get an error that says so. `--language-model-only` does the same for models that are served with media. An
+architecture that lsv does not know is served as what its `model_type` says.
+
 A check writes every cell. It makes a tiny checkpoint of the class with random weights, saves it as transformers does,
 and asks it through the engine in float32: in chunks, with prefix hits, preemptions and mixed batches. The log
 probabilities of the whole vocabulary at every position must be within 1e-4 of transformers' own forward pass, and 32
