@@ -21,6 +21,7 @@ from lsv.testing.model import SCHEDULES, Sequences, check_model, compare_logits,
 from lsv.testing.tiny import SHAPE, draw_weights
 from lsv.worker.load.declared import declare
 from lsv_models import plugin
+from lsv_models.generic.building import make_model, parse
 from lsv_quant import plugin as quant
 
 TOWER: dict[str, Any] = {
@@ -387,3 +388,12 @@ def test_engines_serve_the_text_of_a_wrapper(quantization, wrapped):
         assert max(gaps) < 1e-4
     else:
         assert 1e-4 < max(gaps) < 2.0
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kind"), [("Emu3ForCausalLM", "emu3_text_model"), ("MllamaForCausalLM", "mllama_text_model")]
+)
+def test_text_halves_that_transformers_maps_to_no_class_are_built(architecture: str, kind: str) -> None:
+    parsed = parse({**CONFIG_MAPPING[kind]().to_dict(), "architectures": [architecture]}, 64)
+    with torch.device("meta"):
+        assert type(make_model(parsed, torch.float32, "eager")).__name__ == architecture

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+import transformers
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from lsv.nn.keys import MOST_LAYERS
 from lsv_models.generic.interface import NAME
@@ -130,6 +132,16 @@ def make_model(parsed: PreTrainedConfig, dtype: torch.dtype, attention: str) -> 
     given: dict[str, Any] = {"dtype": dtype, "attn_implementation": attention, "experts_implementation": "eager"}
     wrapper: Any = find_wrapper(parsed.model_type, name_architecture(parsed))
     if wrapper is None:
-        return AutoModelForCausalLM.from_config(parsed, **given)  # type: ignore[no-any-return]
+        half = _find_half_class(parsed)
+        make = AutoModelForCausalLM.from_config if half is None else half._from_config
+        return make(parsed, **given)  # type: ignore[no-any-return]
     with without_missing(parsed):
         return wrapper._from_config(parsed, **given)  # type: ignore[no-any-return]
+
+
+def _find_half_class(parsed: PreTrainedConfig) -> Any:
+    """The class of a text half whose configuration transformers maps to no class, such as that of Emu3ForCausalLM."""
+    name = name_architecture(parsed)
+    found: Any = getattr(transformers, name, None) if name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() else None
+    mapped = parsed.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return found if found is not None and not mapped and found.config_class is type(parsed) else None
