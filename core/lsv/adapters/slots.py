@@ -154,6 +154,10 @@ class Adapted(nn.Module):
     def layer(self) -> LinearLayer:
         return self.linear.layer
 
+    @property
+    def format(self) -> str:
+        return self.linear.format
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         assert self.adapters is not None
         return self.adapters.add(self.linear(x), x)

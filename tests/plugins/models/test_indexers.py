@@ -1,12 +1,17 @@
 """Families whose queries choose tokens give what transformers gives, also where scores are equal."""
 
+import msgspec
 import pytest
 import torch
 import transformers
 from torch.overrides import TorchFunctionMode
 
+from lsv.testing.catalog import catalog_of
 from lsv.testing.model import Sequences, compare, engine_config, load, mixed, reference_model, run_schedule, whole
+from lsv.worker.load.declared import declare
 from lsv_doctor.models.tiny import make_model, save, tiny_config
+from lsv_models import plugin
+from lsv_quant import plugin as quant
 
 KINDS = {
     "AXK2ForCausalLM": "axk2",
@@ -59,6 +64,15 @@ def test_equal_scores_are_chosen_alike_in_any_company(tmp_path, catalog):
     declared = load(make("DeepseekV32ForCausalLM", tmp_path, index_n_heads=1), catalog)
     alone, together = (run_schedule(Sequences(declared), schedule, PROMPTS) for schedule in (whole, mixed))
     assert max(float((alone[number] - together[number]).abs().max()) for number in PROMPTS) < 1e-4
+
+
+def test_layers_whose_dtype_is_asked_for_stay_plain_in_a_format(tmp_path):
+    """A weight format has no dtype that an indexer could turn its input to."""
+    config = msgspec.structs.replace(make("DeepseekV32ForCausalLM", tmp_path), quantization="int8")
+    layers = dict(declare(config, catalog_of(plugin, quant)).model.named_modules())
+    held = {type(layer).__name__ for name, layer in layers.items() if name.endswith("indexer.weights_proj")}
+    assert held == {"Linear"}
+    assert any(getattr(layer, "format", "") == "int8" for layer in layers.values())
 
 
 @pytest.mark.parametrize("padding", [0, 3, 70])

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from lsv.nn.embed import Embed, Head
 from lsv.weights.place import Weights
+from lsv.weights.quantizer import Unquantised
 from lsv_models.generic.attention import bind_attention, bind_layers
 from lsv_models.generic.blocks import bind_blocks
 from lsv_models.generic.body import find_body
@@ -36,11 +37,14 @@ def declare_weights(w: Weights, lm: PreTrainedModel, layout: Layout, max_len: in
     bind_blocks(w, lm, layout, plan)
     if max_len is not None:
         bind_layers(lm.get_submodule(place))
+    quantised = not isinstance(w.declaration.quantizer, Unquantised)
     for path, module in list(lm.named_modules()):
         parent, _, name = path.rpartition(".")
-        if _is_replaceable(module, lm.get_submodule(parent), name, shared) and layout.is_plain(f"{path}.weight"):
+        owner = lm.get_submodule(parent)
+        replaceable = _is_replaceable(module, owner, name, shared, quantised=quantised)
+        if replaceable and layout.is_plain(f"{path}.weight"):
             role = "head" if module is lm.get_output_embeddings() else "column"
-            setattr(lm.get_submodule(parent), name, plan.linear(w, path, module, role))
+            setattr(owner, name, plan.linear(w, path, module, role))
         for key in module._buffers.keys() - module._non_persistent_buffers_set:
             _as_parameter(module, key)
     bind_experts(w, lm, layout)
@@ -117,11 +121,12 @@ def _tie_head(w: Weights, lm: PreTrainedModel, layout: Layout) -> None:
     setattr(lm.get_submodule(parent), name, made.linear)
 
 
-def _is_replaceable(module: nn.Module, owner: nn.Module, name: str, shared: Container[int]) -> bool:
+def _is_replaceable(module: nn.Module, owner: nn.Module, name: str, shared: Container[int], *, quantised: bool) -> bool:
     """Whether a module is a linear layer that its owner calls: one whose weight is read instead stays as it is, for a
     kernel or a weight format may make another one of it.
     """
-    return type(module) is nn.Linear and id(module.weight) not in shared and name not in _read_weights(type(owner))
+    read = _asked_weights(type(owner)) if quantised else _read_weights(type(owner))
+    return type(module) is nn.Linear and id(module.weight) not in shared and name not in read
 
 
 @cache
@@ -129,6 +134,12 @@ def _read_weights(owner: type[nn.Module]) -> frozenset[str]:
     """The layers whose weights the forward of a class of modules reads; to ask for their dtype is not to read them."""
     found = re.findall(r"self\.(\w+)\.weight\b(?!\.(?:dtype|device)\b)", inspect.getsource(owner.forward))
     return frozenset(found)
+
+
+@cache
+def _asked_weights(owner: type[nn.Module]) -> frozenset[str]:
+    """The same, and those whose dtype it asks for, which a weight format does not have."""
+    return frozenset(re.findall(r"self\.(\w+)\.weight\b", inspect.getsource(owner.forward)))
 
 
 def _as_parameter(module: nn.Module, key: str) -> None:
