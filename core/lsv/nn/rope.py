@@ -260,8 +260,7 @@ _NUMBERS = frozenset((
     "rope_theta",
 ))  # fmt: skip
 _TURNS = ("mrope_interleaved", "interleaved")
-_SECTIONS = "mrope_section"
-_LISTS = frozenset(("long_factor", _SECTIONS, "short_factor"))
+_LISTS = frozenset(("long_factor", "mrope_section", "short_factor"))
 _KNOWN = _NUMBERS | _LISTS | {"finetuned", "rope_type", "truncate", "type", *_TURNS}
 _REQUIRED = {
     "linear": ("factor",),
@@ -291,7 +290,7 @@ class Rope(Bindable):
                 f"config.json: {rope.rotary_dim} of the {rope.head_dim} features of a head rotate, expected an even "
                 f"number of them; check {_PARTIAL} and head_dim"
             )
-        for name in () if self.axes == 1 and _SECTIONS in rope.parameters else _TURNS:  # one axis takes all turns
+        for name in () if self.axes == 1 and "mrope_section" in rope.parameters else _TURNS:  # one axis takes all turns
             if rope.parameters.get(name, self.interleaved) != self.interleaved:
                 raise CheckpointError(f"config.json: {name} must be {str(self.interleaved).lower()} in this family")
         self.rope, self.max_len, self.dtype, self.device = rope, max_len, w.dtype, w.device
@@ -361,7 +360,7 @@ class MRope(Rope):
 
     def __init__(self, w: Weights, rope: RopeConfig, max_len: int) -> None:
         super().__init__(w, rope, max_len)
-        sections = rope.parameters.get(_SECTIONS) or self.usual
+        sections = rope.parameters.get("mrope_section") or self.usual
         if len(sections) != self.axes or sum(sections) != rope.rotary_dim // 2:
             raise CheckpointError(
                 f"config.json: mrope_section must be {self.axes} numbers that add up to {rope.rotary_dim // 2}, "
