@@ -134,7 +134,7 @@ class Head(nn.Module):
             self.linear = self.make_linear(w, Part(w.name.rpartition(".")[2], vocab_size, start, stop), size)
         else:
             weight = _vocabulary(w, vocab_size, size, (start, stop, width))
-            self.linear = _of_plain_weight(w, LinearLayer(w.name, "head", size, (width,), False, w.dtype), weight)
+            self.linear = _of_plain_weight(w, _vocabulary_layer(w, size, width), weight)
 
     def make_linear(self, w: Weights, part: Part, size: int) -> Linear:
         """The layer of a head that has a weight of its own."""
@@ -200,7 +200,7 @@ def _tie(w: Weights, tied: Embed) -> Linear:
     if tied.weight is None:
         assert tied.table is not None
         return tied.table
-    layer = LinearLayer(w.name, "head", tied.size, (tied.width,), False, w.dtype, looked_up=True)
+    layer = _vocabulary_layer(w, tied.size, tied.width, looked_up=True)
     linear = _of_plain_weight(w, layer, tied.weight)
     tied.share(linear)
     return linear
@@ -210,7 +210,7 @@ def _take_table(w: Weights, vocab_size: int, size: int, share: tuple[int, int, i
     """Rows ``[start, stop)`` of embeddings in the model's format, if checkpoints hold those in it; else None."""
     start, stop, width = share
     quantizer = w.declaration.quantizer
-    layer = LinearLayer(w.name, "head", size, (width,), False, w.dtype, looked_up=True)
+    layer = _vocabulary_layer(w, size, width, looked_up=True)
     format = quantizer.table(layer) if isinstance(quantizer, TableQuantizer) else None
     if format is None or format.stored(layer) == (WEIGHT,):  # which may share it with a head that follows
         return None
@@ -222,6 +222,12 @@ def _take_table(w: Weights, vocab_size: int, size: int, share: tuple[int, int, i
     table.looked_up = True
     w.declaration.unread.append((w / "weight").name)
     return table
+
+
+def _vocabulary_layer(w: Weights, size: int, width: int, *, looked_up: bool = False) -> LinearLayer:
+    """A head, or embeddings as a layer, under all names that the checkpoint may have for it."""
+    prefixes = w.declaration.prefixes
+    return LinearLayer(w.name, "head", size, (width,), False, w.dtype, prefixes=prefixes, looked_up=looked_up)
 
 
 def _of_plain_weight(w: Weights, layer: LinearLayer, weight: nn.Parameter) -> Linear:

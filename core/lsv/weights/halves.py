@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from lsv.errors import CheckpointError
-from lsv.weights.naming import Prefixes, rename
+from lsv.weights.naming import Prefixes, rename, spellings
 
 Path = tuple[str, ...]
 """The components of a name."""
@@ -38,6 +38,11 @@ class Half:
     def rename(self, name: str) -> str:
         """A checkpoint's name of a tensor or layer -> that in the language model alone."""
         return rename(name, self.prefixes)
+
+    def restore(self, name: str) -> str:
+        """What the checkpoint calls a tensor of the language model's body, or would call it if it had one."""
+        others = spellings(name, self.prefixes)[1:]
+        return next((one for one in others if self.rename(one) == name), name)
 
 
 def find_half(stored: Iterable[str], declared: Collection[str], own: Callable[[str], str]) -> Half:

@@ -35,6 +35,8 @@ def test_every_tensor_of_the_language_model_is_found(case):
     renamed = {half.rename(name) for name in names}
     assert set(DECLARED) <= renamed
     assert len(renamed) == len(names)
+    within = [name for name in names if "lm_head" not in name]
+    assert [half.restore(half.rename(name)) for name in within] == within
     tower = PLACES[case][2]
     assert all(any(f"{tower}.{name}".startswith(f"{begin}.") for begin in half.unread) for name in TOWER)
     ignored = tuple(f"{half.rename(begin)}." for begin in half.unread)

@@ -1,6 +1,7 @@
 """The language model of a published wrapper is the language model by itself: the same answers, whatever is on."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lsv import LLM, LoRARequest, SamplingParams
+from lsv.cli.main import main
 from lsv.errors import CheckpointError, LsvError
 from lsv.testing.adapters import write_adapter
 from lsv.testing.tiny import SHAPE, draw_weights
@@ -26,6 +28,15 @@ TOWER = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "
 FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3_5": {
         "text_config": {**ODD, **DELTA},
+        "vision_config": {
+            "hidden_size": 32, "depth": 1, "num_heads": 4, "intermediate_size": 48, "out_hidden_size": 64,
+        },
+    },
+    "qwen3_5_moe": {
+        "text_config": {
+            **ODD, **DELTA, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 32,
+        },
         "vision_config": {
             "hidden_size": 32, "depth": 1, "num_heads": 4, "intermediate_size": 48, "out_hidden_size": 64,
         },
@@ -154,6 +165,33 @@ def quantise(source: Path, target: Path, config: dict[str, Any], ignored: set[st
         scale = tensor.abs().amax(1, keepdim=True) / 127
         made |= {name: (tensor / scale).round().to(torch.int8), f"{module}.weight_scale": scale}
     save_file(made, target / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("family", "format"), [("qwen3_5", "sym_int4"), ("mistral3", "int8"), ("qwen3_5_moe", "sym_int4")]
+)
+def test_a_folder_of_lsv_quantize_answers_as_the_format_made_while_loading(family, format, wrapper, tmp_path):
+    """Its towers stay as they are, and config.json names layers as its files do."""
+    folder = wrapper(family)
+    for name in ("whole", "text"):
+        given = [str(folder / name), str(tmp_path / name), "-q", format, "--dtype", "float32", "--reference-ops"]
+        assert main(["quantize", *given]) == 0
+    expected = answer(folder / "text", quantization=format, reference_ops=True)
+    found = [answer(tmp_path / name, reference_ops=True) for name in ("whole", "text")]
+    assert found == [expected, expected]
+    stored, written = (load_file(each / "whole" / "model.safetensors") for each in (folder, tmp_path))
+    towers = [name for name in stored if "language_model" not in name and "lm_head" not in name]
+    assert towers
+    assert all(torch.equal(stored[name], written[name]) for name in towers)
+    places, own = (
+        {name.partition(".layers.")[0] for name in tensors if ".layers." in name and name not in towers}
+        for tensors in (stored, written)
+    )
+    assert own == places
+    groups = json.loads((tmp_path / "whole" / "config.json").read_text())["quantization_config"]["config_groups"]
+    layers = [target for group in groups.values() for target in group["targets"] if "layers" in target]
+    assert layers
+    assert all(target.startswith(f"re:{re.escape(place)}") for target in layers for place in places)
 
 
 def test_a_prompt_with_an_image_is_refused_with_the_reason(wrapper):

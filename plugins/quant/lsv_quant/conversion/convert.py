@@ -79,7 +79,8 @@ def convert(config: EngineConfig, catalog: Catalog, target: Path, text: str | No
         conversion.round_others(layers)
         conversion.copy_others()
         stored = read_config(Path(config.model), {})
-        conversion.writer.finish(Path(config.model), {**stored, "quantization_config": describe(_by_name(schemes))})
+        described = describe(_by_name(schemes, plain))
+        conversion.writer.finish(Path(config.model), {**stored, "quantization_config": described})
         return Written(len(layers), conversion.calibrated, tokens, conversion.writer.bytes)
 
 
@@ -113,8 +114,8 @@ def _check(config: EngineConfig, schemes: Mapping[Layer, Scheme], text: str | No
         )
 
 
-def _by_name(schemes: Mapping[Layer, Scheme]) -> dict[str, Scheme]:
-    return {part: scheme for layer, scheme in schemes.items() for part in layer.parts}
+def _by_name(schemes: Mapping[Layer, Scheme], plain: PlainModel) -> dict[str, Scheme]:
+    return {plain.described_layer(part): scheme for layer, scheme in schemes.items() for part in layer.parts}
 
 
 class _Conversion:
@@ -160,7 +161,7 @@ class _Conversion:
             self.calibrated += 1
         made.filled()
         tensors = stored_tensors(made)
-        bases = [self._plain.stored_name(f"{part}.weight").removesuffix(".weight") for part in layer.parts]
+        bases = [self._plain.stored_layer(part) for part in layer.parts]
         self.writer.put_layer(made.layer, bases, tensors)
         rounded = made.dequantise()
         assert rounded is not None, "formats that are written say what their weights are"

@@ -68,7 +68,7 @@ class PlainModel:
 
     def __init__(self, bound: Bound, source: CheckpointSource, device: Device) -> None:
         self.bound, self.device = bound, device
-        self._renamed = TiedSource(RenamedSource(source, self.declared.model.rename), self.declared.ties)
+        self._renamed = TiedSource(RenamedSource(source, self.declared.rename), self.declared.ties)
         self.source = UnfoldedSource(self._renamed, self.declared.model.stacks)
         """Its tensors, by the names under which the model declared them."""
 
@@ -77,8 +77,21 @@ class PlainModel:
         return self.bound.declared
 
     def stored_name(self, tensor: str) -> str:
-        """What files call a tensor of ``source``; its own name where they hold it as a part of another."""
-        return self._renamed.stored_name(tensor)
+        """What files call a tensor of ``source``. Where they hold it as a part of another, it goes by its own name, below
+        the language model's prefix in a checkpoint that holds more.
+        """
+        half = self.declared.half
+        if half is None or tensor in self._renamed.tensors():
+            return self._renamed.stored_name(tensor)
+        return half.restore(tensor)
+
+    def stored_layer(self, part: str) -> str:
+        """What files call a part of a layer."""
+        return self.stored_name(f"{part}.weight").removesuffix(".weight")
+
+    def described_layer(self, part: str) -> str:
+        """What config.json calls a part of a layer: its own name, but in a checkpoint that holds more the file's."""
+        return part if self.declared.half is None else self.stored_layer(part)
 
     def weight(self, layer: Layer) -> torch.Tensor:
         """The weight of a layer [outputs, inputs]."""
