@@ -77,8 +77,8 @@ class PlainModel:
         return self.bound.declared
 
     def stored_name(self, tensor: str) -> str:
-        """What files call a tensor of ``source``. Where they hold it as a part of another, it goes by its own name, below
-        the language model's prefix in a checkpoint that holds more.
+        """What files call a tensor of ``source``. A part of another has its own name, but in a checkpoint that holds
+        more it begins as the language model's tensors do.
         """
         half = self.declared.half
         if half is None or tensor in self._renamed.tensors():
