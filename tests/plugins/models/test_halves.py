@@ -168,6 +168,33 @@ def quantise(source: Path, target: Path, config: dict[str, Any], ignored: set[st
 
 
 @pytest.mark.parametrize(
+    ("given", "option"),
+    [
+        pytest.param({"rms_norm_eps": 0.1}, {}, id="a key"),
+        pytest.param({"rope_theta": 50.0}, {"rope_theta": 50.0}, id="a base"),
+        pytest.param({"rope_scaling": {"rope_type": "linear", "factor": 4.0}}, {}, id="a rule"),
+        pytest.param({"sliding_window": 8}, {}, id="a key that config.json leaves out"),
+    ],
+)
+@pytest.mark.parametrize("nested", [False, True])
+def test_hf_overrides_change_the_language_model(given, option, nested, wrapper, tmp_path):
+    """Its keys may stand inside of its object or outside; ``option`` says the same."""
+    folder = shutil.copytree(wrapper("mistral3") / "whole", tmp_path / "whole")
+    keys = json.loads((folder / "config.json").read_text())
+    del keys["text_config"]["sliding_window"]
+    (folder / "config.json").write_text(json.dumps(keys))
+    text = wrapper("mistral3") / "text"
+    expected = answer(text, **option or {"hf_overrides": given})
+    assert answer(folder, hf_overrides={"text_config": given} if nested else given) == expected != answer(text)
+    assert answer(text, hf_overrides=given) == expected
+
+
+def test_an_override_that_the_language_model_does_not_know_is_refused(wrapper):
+    with pytest.raises(CheckpointError, match="Mistral does not know and that could change results: norm_scale"):
+        answer(wrapper("mistral3") / "whole", hf_overrides={"norm_scale": 2})
+
+
+@pytest.mark.parametrize(
     ("family", "format"), [("qwen3_5", "sym_int4"), ("mistral3", "int8"), ("qwen3_5_moe", "sym_int4")]
 )
 def test_a_folder_of_lsv_quantize_answers_as_the_format_made_while_loading(family, format, wrapper, tmp_path):

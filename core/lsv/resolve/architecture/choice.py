@@ -17,7 +17,7 @@ from lsv.resolve.architecture.families import Families, read_families
 from lsv.resolve.architecture.halves import architectures_of, has_half, read_half
 from lsv.resolve.code import note_model
 from lsv.resolve.locate import read_config
-from lsv.resolve.overrides import instead
+from lsv.resolve.overrides import instead, strange_overrides
 from lsv.resolve.pooling import HEADS
 from lsv.settings import Settings
 
@@ -38,7 +38,11 @@ def resolve_model(
 ) -> Served:
     """As ``choose_model``, by the settings. ``overrides`` are laid over config.json."""
     checkpoint, unwanted = read_config(folder, overrides), unwanted_media(settings)
-    return choose_model(checkpoint, folder, catalog, choices, settings["model_impl"], unwanted)
+    served = choose_model(checkpoint, folder, catalog, choices, settings["model_impl"], unwanted)
+    if not served.wrapper:
+        return served
+    strange = strange_overrides(read_config(folder, {}), settings["hf_overrides"] or {})  # refused unless it knows them
+    return msgspec.structs.replace(served, overrides={**served.overrides, **strange})
 
 
 def choose_model(
