@@ -155,6 +155,8 @@ class ModelOffer(msgspec.Struct, frozen=True):
     """How many positions checkpoints have, rope scaling included, whose config.json leaves that out."""
     unused_positions: int = 0
     """How many of ``max_position_embeddings`` no token is ever at."""
+    bounded_positions: bool = False
+    """Whether positions are rows of a table, so that there are none past its end."""
     stop_tokens: tuple[str, ...] = ()
     """Tokens that end its answers although the checkpoint's files do not say so; those that the tokenizer has."""
     note: str = ""

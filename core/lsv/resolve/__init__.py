@@ -30,7 +30,7 @@ from lsv.resolve.files import (
 )
 from lsv.resolve.generation import recommendations
 from lsv.resolve.hardware import choose_depth, choose_platform, refuse_pairs
-from lsv.resolve.lengths import own_length
+from lsv.resolve.lengths import Limits, choose_length, read_limits
 from lsv.resolve.locate import choose_names, default_model, merge, read_config, read_vocab_size
 from lsv.resolve.offload import caching
 from lsv.resolve.overrides import read_overrides
@@ -82,8 +82,8 @@ def _resolve(settings: Settings, plugins: Plugins, folder: Path | None = None) -
     attention, *others = choose_attention(backend, platform, capabilities, catalog, choices, asked)
     block_size = _choose_block_size(settings["block_size"], attention, model, choices)
     pooler, longest = choose_pooler(settings, checkpoint, folder, model, choices)
-    cached, own = is_cached(checkpoint, model, pooler), own_length(checkpoint, model, longest)
-    length, overrides = _choose_context(settings, checkpoint, own, overrides, choices)
+    cached, limits = is_cached(checkpoint, model, pooler), read_limits(checkpoint, model, longest)
+    length, overrides = _choose_context(settings, checkpoint, limits, overrides, choices)
     _note_dropped(settings, platform.name, choices)
     chunked = cached and bool(settings["enable_chunked_prefill"])
     words = tokenizer_folder(settings, name, folder, catalog)
@@ -158,10 +158,10 @@ def _share_memory(settings: Settings) -> dict[str, Any]:
 
 
 def _choose_context(
-    settings: Settings, checkpoint: Mapping[str, Any], own: int, overrides: dict[str, Any], choices: Choices
+    settings: Settings, checkpoint: Mapping[str, Any], limits: Limits, overrides: dict[str, Any], choices: Choices
 ) -> tuple[int, dict[str, Any]]:
-    """The longest context, and what is laid over the checkpoint for it; ``own`` is what that was made for."""
-    length = _choose_length(settings, own, choices)
+    """The longest context, and what is laid over the checkpoint for it."""
+    length = choose_length(settings, limits, choices)
     if settings["disable_sliding_window"]:
         return _without_window(checkpoint, length, overrides, choices)
     return length, overrides
@@ -256,20 +256,6 @@ def _declares_fp8_cache(checkpoint: Mapping[str, Any]) -> bool:
     if isinstance(scheme, Mapping):
         return (scheme.get("type"), scheme.get("num_bits")) == ("float", 8)
     return str(declared.get("kv_cache_quant_algo")).upper() == "FP8"
-
-
-def _choose_length(settings: Settings, own: int, choices: Choices) -> int:
-    asked = settings["max_model_len"]
-    if asked is None:
-        choices.note("max_model_len", own, "the checkpoint's own")
-        return own
-    if asked > own and not settings["allow_long_max_model_len"]:
-        raise ConfigError(
-            f"max_model_len={asked} is more than the checkpoint's {own}; answers may break beyond it. "
-            "Set LSV_ALLOW_LONG_MAX_MODEL_LEN=1 to run it all the same",
-            param="max_model_len",
-        )
-    return int(asked)
 
 
 def _without_window(

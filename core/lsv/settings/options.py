@@ -129,12 +129,12 @@ _MODEL = grouped(
         "takes minutes and keeps the result below --cache-root",
     ),
     Setting(
-        name="max_model_len", type="int", low=1, help="tokens of prompt and answer (default: the model's own)",
-        main=True,
+        name="max_model_len", type="int", low=1, main=True,
+        help="tokens of prompt and answer (default: the model's own); lowered to a table of positions",
     ),
     Setting(
         name="allow_long_max_model_len", type="bool", default=False, env=("VLLM_ALLOW_LONG_MAX_MODEL_LEN",),
-        help="allow a max-model-len above the model's own",
+        help="allow a max-model-len above the model's own, except past a table of positions",
     ),
     Setting(name="hf_overrides", type="json", help="JSON that overrides the checkpoint's config.json"),
     Setting(name="rope_scaling", type="json", help='JSON, e.g. {"rope_type": "dynamic", "factor": 2.0}'),

@@ -43,7 +43,10 @@ def lsv_models() -> Iterable[ModelOffer]:
     yield ModelOffer(
         "qwen2_5_vl", ("Qwen2_5_VLForConditionalGeneration",), "lsv_models.qwen2_5_vl:Qwen25VL", modalities=_WATCHING
     )
-    yield ModelOffer("whisper", ("WhisperForConditionalGeneration",), "lsv_models.whisper:Whisper", modalities=_HEARING)
+    yield ModelOffer(
+        "whisper", ("WhisperForConditionalGeneration",), "lsv_models.whisper:Whisper", modalities=_HEARING,
+        bounded_positions=True,
+    )  # fmt: skip
     yield from senses.OFFERS
     yield from gemma.OFFERS
     yield from rms.OFFERS

@@ -179,6 +179,42 @@ def test_a_longer_context_needs_an_explicit_word(configure):
     assert configure("--max-model-len", "8192", "--allow-long-max-model-len").max_model_len == 8192
 
 
+BERT = {"architectures": ["XLMRobertaForSequenceClassification"], "model_type": "xlm-roberta"}
+
+
+@pytest.mark.parametrize("allowed", [(), ("--allow-long-max-model-len",)])
+@pytest.mark.parametrize(
+    ("checkpoint", "asked", "most", "table"),
+    [
+        (BERT | {"max_position_embeddings": 514}, 2048, 512, 512),
+        ({"architectures": ["WhisperForConditionalGeneration"], "max_position_embeddings": None,
+          "max_target_positions": 448}, 5120, 448, 448),
+        ({"architectures": ["OPTForCausalLM"], "max_position_embeddings": 2048}, 4096, 2048, 2048),
+        ({"architectures": ["BartForConditionalGeneration"], "max_position_embeddings": 1024,
+          "decoder_start_token_id": 2, "vocab_size": 320}, 4096, 1024, 1024),
+    ],
+)  # fmt: skip
+@pytest.mark.row("F-238", "F-737")
+def test_a_context_is_lowered_to_a_table_of_positions(allowed, checkpoint, asked, most, table, configure, caplog):
+    config = configure("--max-model-len", str(asked), *allowed, **checkpoint)
+    assert config.max_model_len == most
+    assert why(config, "max_model_len") == f"lowered from {asked}: the model has a table of {table} positions"
+    told = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert [record.getMessage() for record in told] == [
+        f"max_model_len={asked} is lowered to {most}: the model has a table of {table} positions"
+    ]
+    assert configure("--max-model-len", "64", **checkpoint).max_model_len == 64
+
+
+def test_other_files_limit_a_context_until_a_longer_one_is_allowed(configure, tmp_path, caplog):
+    (tmp_path / "modules.json").write_text("[]")
+    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 256}')
+    checkpoint = {"architectures": ["BertModel"], "max_position_embeddings": 512}
+    assert configure("--max-model-len", "2048", **checkpoint).max_model_len == 256
+    assert "max_model_len=2048 is lowered to 256: the checkpoint was made for 256" in caplog.text
+    assert configure("--max-model-len", "2048", "--allow-long-max-model-len", **checkpoint).max_model_len == 512
+
+
 @pytest.mark.row("F-241")
 def test_a_disabled_window_caps_the_context(configure):
     config = configure("--disable-sliding-window", architectures=["MistralForCausalLM"], sliding_window=512)

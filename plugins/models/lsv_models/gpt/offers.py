@@ -7,19 +7,19 @@ from lsv.offers import ModelOffer
 _TASKS = ("generate", "embed")
 
 
-def _offer(name: str, place: str, *architectures: str) -> ModelOffer:
-    return ModelOffer(name, architectures, f"lsv_models.gpt.{place}", _TASKS)
+def _offer(name: str, place: str, *architectures: str, bounded: bool = False) -> ModelOffer:
+    return ModelOffer(name, architectures, f"lsv_models.gpt.{place}", _TASKS, bounded_positions=bounded)
 
 
 OFFERS = (
-    _offer("gpt2", "gpt2:Gpt2", "GPT2LMHeadModel", "GPT2Model"),
+    _offer("gpt2", "gpt2:Gpt2", "GPT2LMHeadModel", "GPT2Model", bounded=True),
     _offer("jais", "jais:Jais", "JAISLMHeadModel"),
-    _offer("gpt_bigcode", "bigcode:GptBigCode", "GPTBigCodeForCausalLM", "GPTBigCodeModel"),
+    _offer("gpt_bigcode", "bigcode:GptBigCode", "GPTBigCodeForCausalLM", "GPTBigCodeModel", bounded=True),
     _offer("gptj", "gptj:GptJ", "GPTJForCausalLM", "GPTJModel"),
     _offer("codegen", "gptj:CodeGen", "CodeGenForCausalLM", "CodeGenModel"),
     _offer("gpt_neox", "neox:GptNeoX", "GPTNeoXForCausalLM", "GPTNeoXModel"),
-    _offer("gpt_neo", "neo:GptNeo", "GPTNeoForCausalLM", "GPTNeoModel"),
-    _offer("opt", "opt:Opt", "OPTForCausalLM", "OPTModel"),
+    _offer("gpt_neo", "neo:GptNeo", "GPTNeoForCausalLM", "GPTNeoModel", bounded=True),
+    _offer("opt", "opt:Opt", "OPTForCausalLM", "OPTModel", bounded=True),
     _offer("bloom", "bloom:Bloom", "BloomForCausalLM", "BloomModel"),
     _offer("mpt", "mpt:Mpt", "MptForCausalLM", "MPTForCausalLM", "MptModel"),
     _offer("falcon", "falcon:Falcon", "FalconForCausalLM", "RWForCausalLM", "FalconModel"),

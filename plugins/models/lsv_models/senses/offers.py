@@ -22,7 +22,13 @@ OFFERS = (
         divisible=False,  # tokens of a prompt see one another, and Gemma's do not
     ),
     ModelOffer("mllama", ("MllamaForConditionalGeneration",), "lsv_models.senses.mllama:Mllama", modalities=_SEEING),
-    ModelOffer("blip2", ("Blip2ForConditionalGeneration",), "lsv_models.senses.blip2:Blip2", modalities=_SEEING),
+    ModelOffer(
+        "blip2",
+        ("Blip2ForConditionalGeneration",),
+        "lsv_models.senses.blip2:Blip2",
+        modalities=_SEEING,
+        bounded_positions=True,
+    ),
     ModelOffer(
         "chameleon", ("ChameleonForConditionalGeneration",), "lsv_models.senses.chameleon:Chameleon", modalities=_SEEING
     ),

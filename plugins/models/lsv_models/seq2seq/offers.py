@@ -10,8 +10,9 @@ _HUGE = {"float16": "its feed-forward blocks reach values that float16 can't hol
 _OVERFLOWS = {"float16": "its activations overflow; use bfloat16 or float32"}
 
 
-def _offer(name: str, place: str, *architectures: str, **more: Any) -> ModelOffer:
-    return ModelOffer(name, architectures, f"lsv_models.seq2seq.{place}", encodes=True, **more)
+def _offer(name: str, place: str, *architectures: str, bounded: bool = True, **more: Any) -> ModelOffer:
+    load = f"lsv_models.seq2seq.{place}"
+    return ModelOffer(name, architectures, load, encodes=True, bounded_positions=bounded, **more)
 
 
 OFFERS = (
@@ -25,20 +26,20 @@ OFFERS = (
     _offer("blenderbot_small", "marian:BlenderbotSmall", "BlenderbotSmallForConditionalGeneration"),
     _offer("marian", "marian:Marian", "MarianMTModel", "MarianModel"),
     _offer("fsmt", "fsmt:Fsmt", "FSMTForConditionalGeneration"),
-    _offer("t5", "t5:T5", "T5ForConditionalGeneration", "T5WithLMHeadModel", unstable=_HUGE),
-    _offer("mt5", "t5:MT5", "MT5ForConditionalGeneration", unstable=_HUGE),
+    _offer("t5", "t5:T5", "T5ForConditionalGeneration", "T5WithLMHeadModel", bounded=False, unstable=_HUGE),
+    _offer("mt5", "t5:MT5", "MT5ForConditionalGeneration", bounded=False, unstable=_HUGE),
     _offer("led", "led:Led", "LEDForConditionalGeneration", "LEDModel"),
     _offer(
         "bigbird_pegasus", "bigbird:BigBirdPegasus", "BigBirdPegasusForConditionalGeneration", "BigBirdPegasusModel"
     ),
     _offer("pegasus_x", "pegasus_x:PegasusX", "PegasusXForConditionalGeneration", "PegasusXModel"),
-    _offer("longt5", "t5:LongT5", "LongT5ForConditionalGeneration", unstable=_HUGE),
-    _offer("umt5", "t5:UMT5", "UMT5ForConditionalGeneration", unstable=_HUGE),
-    _offer("switch", "experts:Switch", "SwitchTransformersForConditionalGeneration", unstable=_HUGE),
+    _offer("longt5", "t5:LongT5", "LongT5ForConditionalGeneration", bounded=False, unstable=_HUGE),
+    _offer("umt5", "t5:UMT5", "UMT5ForConditionalGeneration", bounded=False, unstable=_HUGE),
+    _offer("switch", "experts:Switch", "SwitchTransformersForConditionalGeneration", bounded=False, unstable=_HUGE),
     _offer("nllb_moe", "experts:NllbMoE", "NllbMoeForConditionalGeneration"),
     _offer("seamless_m4t", "seamless:SeamlessText", "SeamlessM4TForTextToText", "SeamlessM4TModel"),
     _offer("seamless_m4t_v2", "seamless:SeamlessText", "SeamlessM4Tv2ForTextToText", "SeamlessM4Tv2Model"),
     _offer("prophetnet", "prophetnet:ProphetNet", "ProphetNetForConditionalGeneration", unused_positions=2),
-    _offer("t5gemma", "t5gemma:T5Gemma", "T5GemmaForConditionalGeneration", unstable=_OVERFLOWS),
-    _offer("t5gemma2", "t5gemma2:T5Gemma2", "T5Gemma2ForConditionalGeneration", unstable=_OVERFLOWS),
+    _offer("t5gemma", "t5gemma:T5Gemma", "T5GemmaForConditionalGeneration", bounded=False, unstable=_OVERFLOWS),
+    _offer("t5gemma2", "t5gemma2:T5Gemma2", "T5Gemma2ForConditionalGeneration", bounded=False, unstable=_OVERFLOWS),
 )
