@@ -49,7 +49,8 @@ class MediaOptions(msgspec.Struct, frozen=True, kw_only=True):
     folder: str | None = None
     """The only folder that ``file:`` URLs may read from; None forbids them."""
     domains: tuple[str, ...] = ()
-    """Hosts that media may be fetched from: names, ``*.example.com`` for all below one, ``*`` for any public host."""
+    """Hosts that media may be fetched from: names and addresses, which may be private, ``*.example.com`` for all public
+    ones below a name, ``*`` for any public host."""
     fetch_seconds: Mapping[str, float] = MappingProxyType({"image": 5.0, "audio": 10.0, "video": 30.0})
     """Time limit for fetching an item, by modality."""
     prepare_seconds: float = 30.0

@@ -20,7 +20,8 @@ MEDIA = grouped(
     Setting(name="allowed_local_media_path", help="folder that file: URLs may read from (default: none)"),
     Setting(
         name="allowed_media_domains", type="list", default=(),
-        help="hosts from which media may be fetched: names, *.example.com, or * for any public host (default: none)",
+        help="hosts from which media may be fetched: names or addresses, which may be private ones, *.example.com, or "
+        "* for any public host (default: none)",
     ),
     Setting(
         name="image_fetch_timeout", type="float", default=5.0, low=0.1, env=("VLLM_IMAGE_FETCH_TIMEOUT",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import os
+import re
 import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -21,7 +22,7 @@ from lsv.media.options import Limits, MediaOptions
 from lsv_multimodal.fetching.http import Fetcher
 from lsv_multimodal.fetching.nat64 import find_prefixes
 from lsv_multimodal.fetching.sources import Sources
-from lsv_multimodal.fetching.ssrf import Resolver, is_public
+from lsv_multimodal.fetching.ssrf import Resolver, is_local, is_public
 
 PUBLIC = "93.184.216.34"
 NAMES = {
@@ -77,15 +78,16 @@ class Site:
             raise OSError("unknown name")
         return NAMES[host]
 
-    def fetcher(self, *domains: str, limit: int = 10_000) -> Fetcher:
-        return Fetcher(domains, limit, resolver=self.resolve, network=Wire(self.port))
+    def fetcher(self, *domains: str, limit: int = 10_000, local: Sequence[str] = ()) -> Fetcher:
+        return Fetcher(domains, limit, resolver=self.resolve, network=Wire(self.port, local))
 
 
 class Wire(httpcore2.AsyncNetworkBackend):
-    """Connections to any address end at the site, and each is one that was checked."""
+    """Connections to any address end at the site. Each is public, or one of the ``local`` ones that may be reached."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, local: Sequence[str] = ()) -> None:
         self._port = port
+        self._local = local
         self._inner = httpcore2.AnyIOBackend()
 
     async def connect_tcp(
@@ -96,7 +98,8 @@ class Wire(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        assert is_public(ipaddress.ip_address(host)), f"{host} was reached"
+        address = ipaddress.ip_address(host)
+        assert is_public(address) or host in self._local, f"{host} was reached"
         return await self._inner.connect_tcp("127.0.0.1", self._port, timeout)
 
 
@@ -144,7 +147,9 @@ async def test_hosts_that_are_allowed(site: Site, domains: tuple[str, ...], url:
     if allowed:
         assert await site.fetcher(*domains).fetch(url, 5) == b"cat"
     else:
-        assert "--allowed-media-domains" in await refused(site.fetcher(*domains), url)
+        host = url.split("/")[2]
+        wanted = f"start the server with --allowed-media-domains {host}"
+        assert (await refused(site.fetcher(*domains), url)).endswith(wanted)
         assert site.lookups == []
 
 
@@ -163,8 +168,43 @@ async def test_what_is_not_public_is_not_reached(site: Site, host: str) -> None:
     assert site.asked == []
 
 
-async def test_a_listed_name_with_a_private_address_is_not_reached(site: Site) -> None:
-    assert "not a public host" in await refused(site.fetcher("inside.test"), "http://inside.test/cat")
+LOCAL = ("127.0.0.1", "127.9.9.9", "10.1.2.3", "172.16.0.1", "192.168.1.1", "::1", "fc00::1", "fd12:3456::1")
+
+
+@pytest.mark.parametrize(
+    ("domains", "url", "address"),
+    [
+        *(((host,), f"http://{f'[{host}]' if ':' in host else host}/cat", host) for host in LOCAL),
+        (("[::1]",), "http://[::1]:8080/cat", "::1"),
+        (("inside.test",), "http://INSIDE.test:8080/cat", "10.0.0.7"),
+        (("*", "local.test"), "http://local.test/cat", "127.0.0.1"),
+    ],
+)
+async def test_a_host_that_is_listed_by_name_or_address_may_be_local(
+    site: Site, domains: tuple[str, ...], url: str, address: str
+) -> None:
+    assert await site.fetcher(*domains, local=(address,)).fetch(url, 5) == b"cat"
+
+
+@pytest.mark.parametrize("domain", ["*", "*.test"])
+async def test_a_pattern_lists_no_local_host(site: Site, domain: str) -> None:
+    message = await refused(site.fetcher(domain), "http://inside.test/cat")
+    assert message.endswith("start the server with --allowed-media-domains inside.test to fetch from it")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "169.254.169.254", "168.63.129.16", "100.100.100.200", "0.0.0.0", "224.0.0.1", "[fd00:ec2::254]", "[fe80::1]",
+        "[::ffff:127.0.0.1]", "[64:ff9b::a9fe:a9fe]",
+    ],
+)  # fmt: skip
+async def test_a_listed_host_is_not_reached_at_special_addresses(site: Site, host: str) -> None:
+    NAMES["cloud.test"] = [host.strip("[]")]
+    for domain in (host, "cloud.test"):
+        message = await refused(site.fetcher(domain), f"http://{domain}/cat")
+        assert message.endswith("its addresses are neither public nor private ones")
+    assert not is_local(ipaddress.ip_address(host.strip("[]")))
 
 
 PUBLIC_ADDRESSES = (
@@ -252,7 +292,7 @@ async def test_redirects_are_followed_and_checked_again(site: Site) -> None:
     assert await both.fetch("http://public.test/a", 5) == b"cat"
     assert [host for host, _ in site.asked] == ["public.test", "public.test", "other.test", "other.test"]
     assert "more than 3 redirects" in await refused(both, "http://public.test/loop")
-    assert "does not have it" in await refused(both, "http://public.test/out")
+    assert "--allowed-media-domains far.test" in await refused(both, "http://public.test/out")
     everywhere = site.fetcher("*")
     for path in ("/in", "/meta", "/proto"):
         assert "not a public host" in await refused(everywhere, f"http://public.test{path}")
@@ -412,8 +452,12 @@ async def test_files_that_are_not_read(folder: Path, url: str, message: str) -> 
 
 @pytest.mark.row("F-221")
 async def test_no_file_is_read_unless_a_folder_is_named(folder: Path) -> None:
-    with pytest.raises(BadRequest, match="--allowed-local-media-path"):
+    with pytest.raises(BadRequest, match=f"--allowed-local-media-path {re.escape(str(folder))}$"):
         await read(f"file://{folder}/cat.png")
+    with pytest.raises(BadRequest, match=r"--allowed-local-media-path FOLDER$"):
+        await read(f"file://{folder}/{'x' * 300}/cat.png")
+    with pytest.raises(BadRequest, match=r"--allowed-local-media-path '/my media;rm'$"):
+        await read("file:///my%20media;rm/cat.png")
 
 
 @pytest.mark.parametrize(

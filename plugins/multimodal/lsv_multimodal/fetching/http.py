@@ -1,4 +1,4 @@
-"""Media from the network: allowed hosts, public addresses, few redirects, bounded bytes and time."""
+"""Media from the network: allowed hosts, checked addresses, few redirects, bounded bytes and time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import httpx2
 
 from lsv.errors import BadRequest
 from lsv_multimodal.fetching.shares import Shares
-from lsv_multimodal.fetching.ssrf import PublicBackend, Resolve, Resolver
+from lsv_multimodal.fetching.ssrf import DOMAINS, CheckedBackend, Resolve, Resolver
 
 _REDIRECTS = 3
 _CONNECTIONS = 64
@@ -34,10 +34,12 @@ class Fetcher:
         resolver: Resolve | None = None,
         network: httpcore2.AsyncNetworkBackend | None = None,
     ) -> None:
-        self._domains = tuple(domains)
+        self._domains = tuple(domain.strip("[]") for domain in domains)
         self._limit = limit
         self._pool = httpcore2.AsyncConnectionPool(
-            network_backend=PublicBackend(network or httpcore2.AnyIOBackend(), resolver or Resolver()),
+            network_backend=CheckedBackend(
+                network or httpcore2.AnyIOBackend(), resolver or Resolver(), listed=self._domains
+            ),
             max_connections=_CONNECTIONS,
             max_keepalive_connections=0,
         )
@@ -72,13 +74,11 @@ class Fetcher:
         """The URL, parsed; what was checked is what will be connected to. Raises ``BadRequest``."""
         target = _parse(url)
         host = target.host.rstrip(".")
-        if not self._domains:
-            raise BadRequest(
-                "media are not fetched from the network here: send them inside the request (data: URL), "
-                "or start the server with --allowed-media-domains"
-            )
         if not any(_matches(host, domain) for domain in self._domains):
-            raise BadRequest(f"media are not fetched from {host}: --allowed-media-domains does not have it")
+            raise BadRequest(
+                f"media are not fetched from {host}: send them inside the request (data: URL), "
+                f"or start the server with {DOMAINS} {host}"
+            )
         return target
 
     async def _read(self, response: httpcore2.Response, url: str) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import stat
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -17,6 +18,9 @@ from lsv_multimodal.fetching.http import Fetcher
 _DATA = "data:"
 _HEAD = 1024
 """Characters in which a URL's scheme and a media type end; the payload follows, which nobody wants to copy for that."""
+
+_NAMED = 200
+"""Characters of the longest path that an error repeats."""
 
 
 class Sources:
@@ -57,12 +61,14 @@ class Sources:
 
     def _file(self, url: str) -> bytes:
         """A regular file inside the allowed folder, after symbolic links are resolved."""
-        if self._options.folder is None:
-            raise BadRequest("files are not read here: the server was started without --allowed-local-media-path")
         parts = urlsplit(url)
         path = unquote(parts.path)
         if parts.netloc not in ("", "localhost") or "\0" in path or not path.startswith("/"):
             raise BadRequest("a file: URL must hold an absolute path, such as file:///srv/media/cat.png")
+        if self._options.folder is None:
+            named = os.path.dirname(path)
+            wanted = shlex.quote(named) if named.isprintable() and len(named) <= _NAMED else "FOLDER"
+            raise BadRequest(f"files are not read here: start the server with --allowed-local-media-path {wanted}")
         folder = Path(self._options.folder).resolve()
         try:
             real = Path(path).resolve(strict=True)

@@ -1,4 +1,4 @@
-"""Names to addresses that a server may connect to on behalf of strangers: public ones alone.
+"""Names to addresses that a server may connect to on behalf of strangers: public ones, and local ones of listed hosts.
 
 A name is resolved once, every address it has is checked, and the connection goes to a checked one, so that a name
 server can't answer differently the second time.
@@ -10,7 +10,7 @@ import asyncio
 import ipaddress
 import socket
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -46,6 +46,14 @@ _SPECIAL = tuple(
 )
 """What is not public, whatever the interpreter's own table of addresses says."""
 _ISATAP = 0x5EFE
+_LOCAL = tuple(
+    ipaddress.ip_network(network)
+    for network in ("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128", "fc00::/7")
+)
+"""Loopback and private networks (RFC 1918, RFC 4193)."""
+_METADATA = ipaddress.IPv6Network("fd00:ec2::/32")
+"""What a cloud tells its machines, credentials among it, at private addresses."""
+DOMAINS = "--allowed-media-domains"
 
 
 class Resolver:
@@ -114,18 +122,22 @@ def _carried(address: Address) -> ipaddress.IPv4Address | None:
     return address.ipv4_mapped
 
 
-def _is_reachable(address: Address, translated: Sequence[ipaddress.IPv6Network]) -> bool:
-    """Whether an address is public, and what it leads to in this network."""
-    carried = carried_below(address, translated) if isinstance(address, ipaddress.IPv6Address) else []
-    return is_public(address) and all(map(is_public, carried))
+def is_local(address: Address) -> bool:
+    """Whether an address is a loopback or private one in its plain form, and no cloud's metadata."""
+    inside = any(address.version == network.version and address in network for network in _LOCAL)
+    return inside and address not in _METADATA
 
 
-class PublicBackend(httpcore2.AsyncNetworkBackend):
-    """Connects to public addresses alone. TLS still speaks to the name: httpcore hands it to ``start_tls`` itself."""
+class CheckedBackend(httpcore2.AsyncNetworkBackend):
+    """Connects to public addresses, and to local ones of ``listed`` hosts, which the operator names one by one.
 
-    def __init__(self, inner: httpcore2.AsyncNetworkBackend, resolver: Resolve) -> None:
+    TLS still speaks to the name: httpcore hands it to ``start_tls`` itself.
+    """
+
+    def __init__(self, inner: httpcore2.AsyncNetworkBackend, resolver: Resolve, *, listed: Container[str] = ()) -> None:
         self._inner = inner
         self._resolve = resolver
+        self._listed = listed
         self._translated: tuple[ipaddress.IPv6Network, ...] = ()
         self._known_until = 0.0
         self._asking = asyncio.Lock()
@@ -138,16 +150,14 @@ class PublicBackend(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        """Raises ``BadRequest`` where any of the name's addresses is not public."""
+        """Raises ``BadRequest`` where any of the name's addresses may not be reached."""
         try:
             found = await self._resolve(host, port)
         except OSError as cause:
             raise httpcore2.ConnectError(f"the name {host} has no address") from cause
         translated = await self._find_translated() if any(":" in text for text in found) else ()
         for text in found:
-            # a scope ("%eth0") only stands behind addresses of the local network
-            if "%" in text or not _is_reachable(ipaddress.ip_address(text), translated):
-                raise BadRequest(f"{host} is not a public host: media are fetched from public addresses alone")
+            self._check(host, text, translated)
         failure: Exception = httpcore2.ConnectError(f"the name {host} has no address")
         for text in dict.fromkeys(found):
             try:
@@ -155,6 +165,21 @@ class PublicBackend(httpcore2.AsyncNetworkBackend):
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as cause:
                 failure = cause
         raise failure
+
+    def _check(self, host: str, text: str, translated: Sequence[ipaddress.IPv6Network]) -> None:
+        """Raises ``BadRequest`` where an address of the host, or what it leads to in this network, is out of reach."""
+        # a scope ("%eth0") only follows addresses of the local network
+        address = None if "%" in text else ipaddress.ip_address(text)
+        carried = carried_below(address, translated) if isinstance(address, ipaddress.IPv6Address) else []
+        reached = [address, *carried]
+        if all(one is not None and is_public(one) for one in reached):
+            return
+        if all(one is not None and (is_public(one) or is_local(one)) for one in reached):
+            name = host.lower().rstrip(".")
+            if name in self._listed:
+                return
+            raise BadRequest(f"{host} is not a public host: start the server with {DOMAINS} {name} to fetch from it")
+        raise BadRequest(f"{host} is not a public host: its addresses are neither public nor private ones")
 
     async def _find_translated(self) -> tuple[ipaddress.IPv6Network, ...]:
         """The prefixes by which this network leads to IPv4 addresses, asked for now and then."""
