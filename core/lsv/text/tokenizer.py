@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,16 +21,15 @@ from lsv.request.params import Side
 from lsv.resolve.recommended import read_recommended
 from lsv.text.added_tokens import NAMED, add_missing, merge_settings, text_of
 from lsv.text.backends import find_backend, read_json
-from lsv.text.chat_template import ChatTemplates, ContentFormat, is_name, read_templates
+from lsv.text.chat_template import ChatTemplates, ContentFormat, read_templates
 from lsv.text.code_backend import Backend
 from lsv.text.frame import Frame, find_frame
 from lsv.text.pairs import encode_pairs
+from lsv.text.shipped_templates import check_name, read_template
 from lsv.text.spelling import find_spelling
 
 log = logging.getLogger(__name__)
 
-TEMPLATES = Path(__file__).with_name("templates")
-"""Chat templates that lsv has, by the names of their files."""
 _METASPACE = "▁"
 _PADDING = 256
 """Rows of padding that any embedding may have, however small it is."""
@@ -330,39 +329,6 @@ def _check_size(tokens: int, rows: int, place: str) -> None:
 def _folder_of(place: str | Path) -> Path:
     path = Path(place)
     return path.parent if path.is_file() else path
-
-
-def read_template(given: str) -> str:
-    """A chat template given as text, as the path of a file, or by the name of a template that lsv has.
-
-    Any other word is returned as it is, as the name of one of the tokenizer's templates.
-    """
-    if "{" in given or "\n" in given:
-        return given
-    file = Path(given).expanduser()
-    if is_name(given) and not file.is_file():
-        file = TEMPLATES / f"{given}.jinja"
-        if not file.is_file():
-            return given
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as cause:
-        known = ", ".join(sorted(file.stem for file in TEMPLATES.glob("*.jinja")))
-        raise ConfigError(
-            f"chat template {given!r} is neither a template nor a file that can be read: {cause}; "
-            f"lsv itself has {known}",
-            param="chat_template",
-        ) from cause
-
-
-def check_name(template: str, own: Container[str]) -> None:
-    """Raises ``ConfigError`` for a name from ``read_template`` that is not one of the tokenizer's ``own``."""
-    if is_name(template) and template not in own:
-        known = ", ".join(sorted(file.stem for file in TEMPLATES.glob("*.jinja")))
-        raise ConfigError(
-            f"chat template {template!r} is neither a file nor one of the tokenizer's; lsv itself has {known}",
-            param="chat_template",
-        )
 
 
 def read_eos_ids(folder: Path) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from lsv.errors import ConfigError
 from lsv.processes.confinement.terms import Mode
 from lsv.settings.structured import enable_in_reasoning
 from lsv.text.chat_template import ContentFormat
-from lsv.text.tokenizer import read_template
+from lsv.text.shipped_templates import read_template
 from lsv_api.limits import Limits
 
 

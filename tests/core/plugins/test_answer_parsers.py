@@ -9,7 +9,7 @@ from lsv.errors import ConfigError
 from lsv.offers import ReasoningParserOffer, ToolParserOffer
 from lsv.plugins.answer_parsers import choose_parser, find_parser
 from lsv.plugins.catalog import Catalog
-from lsv.text.tokenizer import read_template
+from lsv.text.shipped_templates import read_template
 
 LLAMA = "LlamaForCausalLM"
 

@@ -12,7 +12,8 @@ import tokenizers
 
 from lsv.errors import CheckpointError
 from lsv.text import backends
-from lsv.text.tokenizer import Tokenizer, read_template
+from lsv.text.shipped_templates import read_template
+from lsv.text.tokenizer import Tokenizer
 from lsv.text.vocabularies.sentencepiece import read_tokenizer
 
 WORDS = ["▁h", "el", "lo", "▁hel", "▁hello", "h", "e", "l", "o", "▁", "w"]

@@ -11,7 +11,8 @@ import transformers
 
 import lsv_demo
 from lsv.errors import BadRequest, ConfigError
-from lsv.text.tokenizer import TEMPLATES, Tokenizer, read_template
+from lsv.text.shipped_templates import TEMPLATES, read_template
+from lsv.text.tokenizer import Tokenizer
 
 DEMO = Path(lsv_demo.__file__).parent / "checkpoint"
 NAMES = sorted(file.stem for file in TEMPLATES.glob("*.jinja"))
@@ -137,3 +138,37 @@ def test_a_template_of_the_tokenizer_by_name(tmp_path):
             own.check_template(read_template(wrong))
         with pytest.raises(ConfigError, match="lsv itself has"):
             Tokenizer.load(tmp_path, chat_template=wrong)
+
+
+@pytest.mark.row("F-178", "F-180", "F-183")
+@pytest.mark.parametrize(
+    ("given", "own"),
+    [
+        ("examples/template_chatml.jinja", "chatml"), ("./examples/template_chatml.jinja", "chatml"),
+        ("template_llava.jinja", "llava"), ("/vllm-workspace/examples/template_falcon_180b.jinja", "falcon_180b"),
+        ("examples/template_falcon.jinja", "falcon"), ("examples/template_baichuan.jinja", "baichuan2"),
+        ("examples/tool_chat_template_hermes.jinja", "hermes"),
+        ("examples/tool_chat_template_mistral.jinja", "mistral"),
+        ("examples/tool_chat_template_mistral_parallel.jinja", "mistral_parallel"),
+        ("examples/tool_chat_template_mistral3.jinja", "mistral_v7"),
+        ("examples/tool_chat_template_llama3.1_json.jinja", "llama3_json"),
+        ("examples/tool_chat_template_llama3.2_json.jinja", "llama3_json"),
+    ],
+)  # fmt: skip
+def test_a_template_file_of_vllm_s_examples_means_one_of_lsv(given, own, caplog):
+    assert read_template(given) == (TEMPLATES / f"{own}.jinja").read_text()
+    assert f"chat template {given}: there is no such file; lsv's own template {own} is used instead" in caplog.text
+
+
+def test_a_template_file_that_is_there_is_read(tmp_path, caplog):
+    file = tmp_path / "template_chatml.jinja"
+    file.write_text("mine")
+    assert read_template(str(file)) == "mine"
+    assert not caplog.records
+
+
+def test_an_example_without_a_template_of_lsv_is_refused_with_the_list():
+    with pytest.raises(ConfigError, match=r"lsv itself has baichuan2, chatml.* tool_chat_template_hermes\.jinja, "):
+        read_template("examples/tool_chat_template_deepseekv3.jinja")
+    with pytest.raises(ConfigError, match=r"lsv itself has [\w, ]+$"):
+        read_template("examples/mine.jinja")
