@@ -12,12 +12,7 @@ from typing import Any
 
 from lsv.resolve.architecture.families import Families
 from lsv.resolve.locate import language_of
-
-_OF_THE_WHOLE = (
-    "quantization_config", "dtype", "torch_dtype", "transformers_version", "bos_token_id", "eos_token_id",
-    "pad_token_id",
-)  # fmt: skip
-"""Keys that count for the language model where they stand outside of its half."""
+from lsv.resolve.overrides import OF_THE_WHOLE
 
 
 def has_half(checkpoint: Mapping[str, Any]) -> bool:
@@ -52,7 +47,7 @@ def read_half(checkpoint: Mapping[str, Any], architecture: str, families: Famili
     if wrapper is not None and wrapper.half == kind:
         defaults |= wrapper.defaults
     rope = defaults.pop("rope_parameters", {})
-    whole = {key: checkpoint[key] for key in _OF_THE_WHOLE if checkpoint.get(key) is not None}
+    whole = {key: checkpoint[key] for key in OF_THE_WHOLE if checkpoint.get(key) is not None}
     named = {"model_type": kind, "architectures": [architecture]}
     half = {**defaults, **_complete_rope(text, rope), **text, **whole, **named}
     tied = (checkpoint.get("tie_word_embeddings"), None if wrapper is None else wrapper.ties)
