@@ -113,8 +113,7 @@ class QuantizerOffer(msgspec.Struct, frozen=True):
     note: str = ""
     """What those who choose it should know; the log says it."""
     costs: int = 0
-    """By how many per cent it raises the perplexity of a small real model whose plain weights it quantises. The log
-    says it."""
+    """By how many per cent it raises the perplexity of a small real model that was plain. The log says it."""
     aliases: tuple[str, ...] = ()
     """Other names for what it recognises."""
     file: str = ""
@@ -167,6 +166,8 @@ class ModelOffer(msgspec.Struct, frozen=True):
     """Names the ``lsv.drafts.reader.StateReader`` of layers in the same checkpoint that predict further tokens."""
     divisible: bool = True
     """Whether the language model of a model that takes media answers texts alone as the whole does."""
+    media_files: tuple[str, ...] = ()
+    """Files of which a checkpoint must have one to take media. Without any, its language model is served alone."""
     told_by: Mapping[str, str] = {}
     """Other families' architectures that its checkpoints name, each with the key of config.json that only these have;
     the first of ``architectures`` is meant then."""
@@ -177,8 +178,7 @@ class FamilyOffer(msgspec.Struct, frozen=True):
 
     name: str
     load: str
-    """Names a ``() -> lsv.resolve.architecture.families.Families``; light, and called where no model offers an
-    architecture."""
+    """A light ``() -> lsv.resolve.architecture.families.Families``, called where no model offers an architecture."""
 
 
 class ProcessorOffer(msgspec.Struct, frozen=True):
@@ -193,6 +193,8 @@ class ProcessorOffer(msgspec.Struct, frozen=True):
     """Makes the part that places them in prompts; imported where prompts are made, so it must be light."""
     transcribe: str | None = None
     """Of families that transcribe speech, see ``lsv.media.transcriber``; light as well."""
+    adapts: bool = False
+    """Whether it serves every model that runs another library's code, takes media and has no processor of its own."""
 
 
 class MediaOffer(msgspec.Struct, frozen=True):
@@ -279,6 +281,8 @@ class DrafterOffer(msgspec.Struct, frozen=True):
     """``model_type`` of the heads' config.json, by which the method is known where only the checkpoint is named."""
     architectures: tuple[str, ...] = ()
     """The same of ``architectures``."""
+    within: bool = False
+    """Whether it drafts by further layers of the target model's own checkpoint (``ModelOffer.further``)."""
     places: tuple[str, ...] = ()
     """The keys of the heads' config.json, any of which says how many tokens they draft; none for as many as wanted."""
 

@@ -8,14 +8,14 @@ from lsv.config import EngineConfig
 from lsv.errors import ConfigError, PluginError
 from lsv.media.processor import Placement, Processor
 from lsv.media.transcriber import Transcriber
-from lsv.offers import ProcessorOffer
+from lsv.offers import ModelOffer, ProcessorOffer
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.locate import read_config
 
 
 def has_processor(config: EngineConfig, catalog: Catalog) -> bool:
-    """Whether a plugin offers a processor for the model's architecture."""
-    return any(config.architecture in offer.architectures for offer in catalog.offers(ProcessorOffer))
+    """Whether a plugin offers a processor for the model."""
+    return bool(_find_all(config, catalog))
 
 
 def text_only(config: EngineConfig) -> ConfigError:
@@ -26,14 +26,27 @@ def text_only(config: EngineConfig) -> ConfigError:
 
 
 def find_processor(config: EngineConfig, catalog: Catalog) -> ProcessorOffer:
-    """The offer for a model's architecture. Raises ``ConfigError`` for a model that takes text only."""
-    found = [offer for offer in catalog.offers(ProcessorOffer) if config.architecture in offer.architectures]
+    """The offer for a model. Raises ``ConfigError`` for a model that takes text only."""
+    found = _find_all(config, catalog)
     if not found:
         raise text_only(config)
     if len(found) > 1:
         names = " and ".join(f"{offer.name} of {catalog.provider(offer)}" for offer in found)
         raise PluginError(f"{config.architecture} has more than one processor, {names}: leave one out with --no-plugin")
     return found[0]
+
+
+def _find_all(config: EngineConfig, catalog: Catalog) -> list[ProcessorOffer]:
+    """Those for the model's architecture; failing that, for a model that runs another library's code, those for all."""
+    offers = catalog.offers(ProcessorOffer)
+    found = [offer for offer in offers if config.architecture in offer.architectures]
+    return found or [offer for offer in offers if offer.adapts and _is_adapted(config, catalog)]
+
+
+def _is_adapted(config: EngineConfig, catalog: Catalog) -> bool:
+    """Whether the model runs another library's code and takes media."""
+    models = (offer for offer in catalog.offers(ModelOffer) if offer.name == config.model_offer)
+    return any(offer.adapts and set(offer.modalities) != {"text"} for offer in models)
 
 
 def load_processor(config: EngineConfig, catalog: Catalog, offer: ProcessorOffer) -> Processor:

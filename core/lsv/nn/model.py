@@ -85,6 +85,9 @@ class Model(nn.Module):
     """Regular expressions of tensors that checkpoints may hold and the model does not need."""
     stacks: tuple[Stack, ...] = ()
     """Tensors that checkpoints hold instead of those of single experts, by the names after ``rename``."""
+    outside: frozenset[str] | None = None
+    """Tensors that the model declares by the checkpoint's own names, where all others are those of a language model
+    that the checkpoint holds below a prefix of its own; None where that is not so."""
     vocab_size: int
     """The width of the logits."""
     embed: Callable[[torch.Tensor, Step], torch.Tensor]

@@ -31,7 +31,7 @@ def lsv_drafters() -> Iterable[DrafterOffer]:
     )  # fmt: skip
     yield DrafterOffer(
         "mtp", "lsv_drafters.states.further:FurtherDrafter",
-        aliases=("deepseek_mtp", "glm4_moe_mtp", "qwen3_next_mtp"),
+        aliases=("deepseek_mtp", "glm4_moe_mtp", "qwen3_next_mtp"), within=True,
     )  # fmt: skip
     yield DrafterOffer(
         "eagle", "lsv_drafters.states.drafter:EagleDrafter", needs="heads", architectures=("EagleLlamaForCausalLM",)

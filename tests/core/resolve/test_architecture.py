@@ -11,9 +11,13 @@ from lsv.resolve.architecture.families import Families, Wrapper
 from lsv.resolve.locate import merge
 from lsv.testing.catalog import catalog_of
 
-NATIVE = ModelOffer("plain", ("PlainForCausalLM",), "x:y")
+NATIVE = ModelOffer("plain", ("PlainForCausalLM",), "x:y", block_size=48, unstable={"float16": "it overflows"})
 SEEING = ModelOffer("seeing", ("SeeingForConditionalGeneration",), "x:y", modalities=("text", "image"))
 FALLBACK = ModelOffer("library", (), "x:y", fallback=True, adapts=True)
+TOWERED = ModelOffer(
+    "towered", ("ToweredForConditionalGeneration",), "x:y", modalities=("text", "image"), adapts=True,
+    media_files=("processor.json", "images.json"),
+)  # fmt: skip
 WHOLE = {
     "architectures": ["FreshForConditionalGeneration"],
     "model_type": "fresh",
@@ -45,7 +49,7 @@ def known() -> Families:
 def catalog():
     return catalog_of(
         SimpleNamespace(
-            lsv_models=lambda: (NATIVE, SEEING, FALLBACK),
+            lsv_models=lambda: (NATIVE, SEEING, TOWERED, FALLBACK),
             lsv_families=lambda: [FamilyOffer("table", f"{__name__}:known")],
         )
     )
@@ -139,6 +143,41 @@ def test_a_native_language_model_satisfies_model_impl_native(catalog, tmp_path):
 def test_towers_that_nobody_wants_are_left_out(unwanted, expected, catalog, tmp_path):
     whole = {**WHOLE, "architectures": ["SeeingForConditionalGeneration"]}
     assert choose(catalog, whole, tmp_path, unwanted=unwanted)[0].model == expected
+
+
+def test_a_tower_of_a_library_keeps_what_holds_for_its_language_model(catalog, tmp_path):
+    (tmp_path / "images.json").touch()
+    whole = {**WHOLE, "architectures": ["ToweredForConditionalGeneration"]}
+    served, config, _ = choose(catalog, whole, tmp_path)
+    assert (served.architecture, served.model.name, served.wrapper) == (
+        "ToweredForConditionalGeneration",
+        "towered",
+        "",
+    )
+    assert (served.model.block_size, served.model.unstable) == (NATIVE.block_size, NATIVE.unstable)
+    assert config == whole
+
+
+@pytest.mark.parametrize(
+    ("files", "asked", "why"),
+    [
+        ((), {}, "none: the checkpoint has neither processor.json nor images.json, which say how images are prepared"),
+        (("images.json",), {"within": True}, "none: the layers that draft belong to the language model"),
+        (("images.json",), {"unwanted": ("image",)}, "the language model of ToweredForConditionalGeneration alone"),
+    ],
+)
+def test_a_tower_of_a_library_may_be_left_out(files, asked, why, catalog, tmp_path):
+    for name in files:
+        (tmp_path / name).touch()
+    whole = {**WHOLE, "architectures": ["ToweredForConditionalGeneration"]}
+    served, _, said = choose(catalog, whole, tmp_path, **asked)
+    assert (served.model, served.wrapper) == (NATIVE, "ToweredForConditionalGeneration")
+    assert why in said
+
+
+def test_the_adapter_serves_text_where_a_tower_is_left_out_and_no_native_model_fits(catalog, tmp_path):
+    whole = {"architectures": ["ToweredForConditionalGeneration"], "model_type": "unheard"}
+    assert choose(catalog, whole, tmp_path)[0].model == FALLBACK
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import msgspec
 
 from lsv.config import Choices
 from lsv.errors import ConfigError
-from lsv.offers import ModelOffer
+from lsv.offers import DrafterOffer, ModelOffer
 from lsv.plugins.catalog import Catalog
 from lsv.request.media import Modality
 from lsv.resolve.architecture.families import Families, read_families
@@ -38,7 +38,8 @@ def resolve_model(
 ) -> Served:
     """As ``choose_model``, by the settings. ``overrides`` are laid over config.json."""
     checkpoint, unwanted = read_config(folder, overrides), unwanted_media(settings)
-    served = choose_model(checkpoint, folder, catalog, choices, settings["model_impl"], unwanted)
+    within = _drafts_within(settings, catalog)
+    served = choose_model(checkpoint, folder, catalog, choices, settings["model_impl"], unwanted, within=within)
     if not served.wrapper:
         return served
     strange = strange_overrides(read_config(folder, {}), settings["hf_overrides"] or {})  # refused unless it knows them
@@ -52,22 +53,62 @@ def choose_model(
     choices: Choices,
     asked: str = "auto",
     unwanted: Collection[str] = (),
+    *,
+    within: bool = False,
 ) -> Served:
     """``asked`` is the option model_impl. Of a model all of whose media are ``unwanted``, the language model is served
-    alone if it can be. Raises ``ConfigError`` where nothing serves the checkpoint.
+    alone if it can be. ``within`` says that layers of the checkpoint's own draft for it. Raises ``ConfigError`` where
+    nothing serves the checkpoint.
     """
     named = _read_name(checkpoint, folder, catalog)
     model = _find_native(catalog, named)
-    media = set(model.modalities) - {"text"}
-    if asked != "transformers" and (model.fallback or (media and media <= set(unwanted) and model.divisible)):
+    alone = _is_alone(model, folder, choices, unwanted, within=within)
+    if asked != "transformers" and (model.fallback or alone):
         families = read_families(catalog)
         served = _find_half(checkpoint, named, catalog, families) or _find_meant(checkpoint, named, catalog, families)
         if served is not None:
             choices.note("architecture", served.architecture, _explain(served, named, checkpoint, families))
             return served
-    model = find_offer(catalog, named, asked)
+    model = find_offer(catalog, named, "transformers" if alone and model.adapts else asked)
     note_model(checkpoint, named, model, choices, asked)
-    return Served(named, model)
+    return Served(
+        named, _as_half(model, _find_half(checkpoint, named, catalog, read_families(catalog)) if model.adapts else None)
+    )
+
+
+def _as_half(model: ModelOffer, half: Served | None) -> ModelOffer:
+    """The offer of another library's code for a model that takes media, with what holds for its language model."""
+    if half is None or model.modalities == ("text",):
+        return model
+    own = half.model
+    return msgspec.structs.replace(
+        model, unstable=own.unstable, block_size=own.block_size, positions=own.positions,
+        unused_positions=own.unused_positions, stop_tokens=own.stop_tokens,
+    )  # fmt: skip
+
+
+def _drafts_within(settings: Settings, catalog: Catalog) -> bool:
+    """Whether the settings ask for a drafter that is a part of the model's own checkpoint."""
+    asked = settings["speculative_config"]
+    method = asked.get("method") if isinstance(asked, Mapping) else None
+    return any(offer.within and method in (offer.name, *offer.aliases) for offer in catalog.offers(DrafterOffer))
+
+
+def _is_alone(model: ModelOffer, folder: Path, choices: Choices, unwanted: Collection[str], *, within: bool) -> bool:
+    """Whether the language model of one that takes media is to be served alone."""
+    media = set(model.modalities) - {"text"}
+    if not media or not model.divisible:
+        return False
+    if within and model.adapts:
+        choices.note("media", "none", "the layers that draft belong to the language model: images need another method")
+        return True
+    if not model.media_files or any((folder / name).is_file() for name in model.media_files):
+        return media <= set(unwanted)
+    names = " nor ".join(model.media_files)
+    choices.note(
+        "media", "none", f"the checkpoint has neither {names}, which say how {' and '.join(media)}s are prepared"
+    )
+    return True
 
 
 def _explain(served: Served, named: str, checkpoint: Mapping[str, Any], families: Families) -> str:
@@ -92,7 +133,7 @@ def find_offer(catalog: Catalog, architecture: str, asked: str = "auto") -> Mode
     ``asked`` is the option model_impl. Raises ``ConfigError`` where there is no such model.
     """
     found = _find_native(catalog, architecture)
-    if asked == "transformers" and not found.adapts:
+    if asked == "transformers" and not found.fallback:
         return _find_fallback(catalog, architecture)
     if found.adapts and asked == "native":
         raise ConfigError(f"model_impl=native: no native model offers {architecture}", param="model_impl")

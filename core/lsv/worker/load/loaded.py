@@ -133,7 +133,7 @@ def declare_stored(
         declare, config, catalog, communicator=communicator, exchange=exchange, torch_device=torch_device
     )  # fmt: skip
     declared = make()
-    if config.wrapper and (half := locate_half(config, declared, catalog)) is not None:
+    if (half := locate_half(config, declared, catalog)) is not None:
         make = partial(make, half=half)
         declared = declared.within(half) if config.quantization is None else make()  # formats go by stored names
     computes_tokens = config.pooler.task == "generate" or config.pooler.contrast is not None
@@ -153,19 +153,23 @@ def declare_stored(
 
 
 def locate_half(config: EngineConfig, declared: Declared, catalog: Catalog) -> Half | None:
-    """Where a declared model is in its checkpoint; None for files that hold nothing else, and for no files.
+    """Where the language model of a declared model is in its checkpoint; None for files that hold nothing else, and
+    for no files.
 
     Raises ``CheckpointError`` where it is nowhere.
     """
-    if not config.wrapper or config.load_format == "dummy":
+    if not (config.wrapper or declared.model.outside is not None) or config.load_format == "dummy":
         return None
+    outside = declared.model.outside or frozenset()
     with closing(open_source(config, declared, catalog)) as source:
         if isinstance(source, ShardedSource):
             return None
-        wanted = {piece.name for slot in declared.slots for piece in slot.pieces}
-        half = find_half(source.tensors(), wanted, declared.model.rename)
-    others = ", ".join(half.unread) or "nothing"
-    log.info("%s: only the language model is served; the checkpoint also holds %s", config.wrapper, others)
+        wanted = {piece.name for slot in declared.slots for piece in slot.pieces} - outside
+        stored = [name for name in source.tensors() if declared.model.rename(name) not in outside]
+        half = find_half(stored, wanted, declared.model.rename)
+    if config.wrapper:
+        others = ", ".join(half.unread) or "nothing"
+        log.info("%s: only the language model is served; the checkpoint also holds %s", config.wrapper, others)
     return half
 
 
