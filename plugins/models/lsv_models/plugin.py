@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from lsv import hookimpl
 from lsv.offers import FamilyOffer, ModelOffer
 from lsv_models import rereading_offers as rereading
+from lsv_models.families.seeing import SEEING
 from lsv_models.gemma import offers as gemma
 from lsv_models.gpt import offers as gpt
 from lsv_models.pooling import offers as pooling
@@ -55,6 +56,11 @@ def lsv_models() -> Iterable[ModelOffer]:
     yield from pooling.OFFERS
     yield from rereading.OFFERS
     yield from seq2seq.OFFERS
+    yield ModelOffer(
+        "transformers_seeing", SEEING, "lsv_models.generic.seeing:make", modalities=_SEEING, adapts=True,
+        media_files=("preprocessor_config.json", "processor_config.json"),
+        note="its language model runs natively where it can, and transformers' own tower reads images",
+    )  # fmt: skip
     yield ModelOffer("transformers", (), "lsv_models.generic:Generic", _TASKS, fallback=True, adapts=True)
 
 

@@ -95,6 +95,7 @@ class LayerInputs(nn.Module):
         super().__init__()
         hidden, layers = sizes
         self.embed, self.rows, self.size, self.hidden = embed, rows, size, hidden
+        self.width = hidden + layers * size
         table = Embed(w / "embed_tokens_per_layer", rows, layers * size)
         table.quantisable = False  # a row has inputs of all layers, too many for one scale
         self.table = ScaledEmbed(table, size**0.5)
@@ -102,7 +103,10 @@ class LayerInputs(nn.Module):
         self.norm = RMSNorm(w / "per_layer_projection_norm", size, eps)
 
     def forward(self, ids: torch.Tensor, step: Step) -> torch.Tensor:
-        x = self.embed(ids, step)
+        return self.extend(self.embed(ids, step), ids, step)
+
+    def extend(self, x: torch.Tensor, ids: torch.Tensor, step: Step) -> torch.Tensor:
+        """Embeddings [T, hidden], of which some may be others than those of their ``ids``, with the inputs."""
         projected = self.projection(x) * self.hidden**-0.5
         projected = self.norm(projected.unflatten(-1, (-1, self.size))).flatten(1)
         own = self.table(ids.masked_fill(ids >= self.rows, 0), step)

@@ -106,11 +106,12 @@ class Body(nn.Module):
         attend: Attend,
         indexing: Indexing | None = None,
     ) -> torch.Tensor:
-        """x [T, hidden], ids [T], positions [1, T]."""
+        """x [T, hidden], ids [T], positions [axes, T]."""
         self.attend, self.positions = attend, positions[0]
         given: dict[str, Any] = {"inputs_embeds": x[None]}
         if "position_ids" in self.takes:
-            given["position_ids"] = positions + self.offset
+            placed = positions if len(positions) == 1 else positions[:, None]
+            given["position_ids"] = placed + self.offset
         if self.reaches_all:
             given["attention_mask"] = x.new_zeros(()).expand(1, 1, len(x), len(x))
         if indexing is not None:

@@ -127,8 +127,10 @@ def build(parsed: PreTrainedConfig, dtype: torch.dtype) -> tuple[PreTrainedModel
     return model, called
 
 
-def make_model(parsed: PreTrainedConfig, dtype: torch.dtype, attention: str) -> PreTrainedModel:
-    """transformers' model that generates text, on the default device and with weights that no checkpoint gave."""
+def make_model(parsed: PreTrainedConfig, dtype: torch.dtype, attention: str | None) -> PreTrainedModel:
+    """transformers' model that generates text, on the default device and with weights that no checkpoint gave; by
+    ``attention`` None it attends as transformers chooses.
+    """
     given: dict[str, Any] = {"dtype": dtype, "attn_implementation": attention, "experts_implementation": "eager"}
     wrapper: Any = find_wrapper(parsed.model_type, name_architecture(parsed))
     if wrapper is None:

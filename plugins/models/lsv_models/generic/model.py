@@ -60,7 +60,7 @@ class Adapted(Model):
         untie_head(w, lm)
         self._layout = Layout(lm, find_base(lm))
         self.unread = drop_towers(lm, place) if is_wrapper(lm) else []
-        self.ignores = (*self.ignores, *self._ignore_unread(lm))
+        self.ignores = (*self.ignores, *ignored(self._layout, self.unread, lm))
         if is_wrapper(lm):
             prefixes = self._layout.spell_beginnings(lm)
             w = Weights(dataclasses.replace(w.declaration, prefixes=prefixes))  # weight formats name layers by them
@@ -75,12 +75,6 @@ class Adapted(Model):
         self.lm = lm.get_submodule(headed)
         self._probe(body, called)
         make_buffers(lm, base, w.device, max_len)
-
-    def _ignore_unread(self, lm: PreTrainedModel) -> Iterator[str]:
-        """Patterns of the tensors of dropped modules, and of those that the class itself says it does not read."""
-        yield from self._layout.patterns_within(self.unread)
-        if is_wrapper(lm):
-            yield from lm._keys_to_ignore_on_load_unexpected or ()
 
     @property
     def body(self) -> Body:
@@ -122,6 +116,13 @@ class Adapted(Model):
 
     def place_layers(self, layers: Sequence[AttentionLayer]) -> None:
         self.body.place(layers)
+
+
+def ignored(layout: Layout, unread: Sequence[str], lm: PreTrainedModel) -> Iterator[str]:
+    """Patterns of the tensors of dropped modules, and of those that a wrapper itself says it does not read."""
+    yield from layout.patterns_within(unread)
+    if is_wrapper(lm):
+        yield from lm._keys_to_ignore_on_load_unexpected or ()
 
 
 class Generic(Adapted):

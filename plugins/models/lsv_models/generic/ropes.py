@@ -60,25 +60,34 @@ def _modules_of(config: PreTrainedConfig) -> Iterator[ModuleType]:
         yield sys.modules[model]
 
 
-@torch.no_grad()
 def make_buffers(lm: PreTrainedModel, body: nn.Module, device: torch.device, max_len: int) -> None:
-    """Replace buffers on meta by real ones, the way transformers itself does when it loads a checkpoint.
+    """Replace the buffers of a body on meta by real ones, the way transformers itself does when it loads a checkpoint.
 
-    Weights are still on meta, so initialising a module only touches its buffers. Raises ``ValueError`` for a buffer
-    that transformers does not initialise.
+    Raises ``ValueError`` for a buffer that transformers does not initialise.
     """
     owner = body if isinstance(body, PreTrainedModel) else lm
     for name, module in body.named_modules():
-        if not module._buffers:
-            continue
-        for key, buffer in module._buffers.items():
-            if buffer is not None:
-                module._buffers[key] = _unset(buffer, device)
-        owner._init_weights(module)
-        _choose_length(module, max_len)
-        for key, buffer in module._buffers.items():
-            if buffer is not None and buffer.is_floating_point() and bool(buffer.isnan().any()):
-                raise ValueError(f"transformers does not say how to make the buffer {name}.{key}")
+        make_own_buffers(owner, name, module, device, max_len)
+
+
+@torch.no_grad()
+def make_own_buffers(
+    owner: PreTrainedModel, name: str, module: nn.Module, device: torch.device, max_len: int = 0
+) -> None:
+    """As ``make_buffers``, those of one module of ``owner``.
+
+    Weights are still on meta, so initialising a module only touches its buffers.
+    """
+    if not module._buffers:
+        return
+    for key, buffer in module._buffers.items():
+        if buffer is not None:
+            module._buffers[key] = _unset(buffer, device)
+    owner._init_weights(module)
+    _choose_length(module, max_len)
+    for key, buffer in module._buffers.items():
+        if buffer is not None and buffer.is_floating_point() and bool(buffer.isnan().any()):
+            raise ValueError(f"transformers does not say how to make the buffer {name}.{key}")
 
 
 def _unset(buffer: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -46,7 +46,7 @@ def declare_weights(w: Weights, lm: PreTrainedModel, layout: Layout, max_len: in
             role = "head" if module is lm.get_output_embeddings() else "column"
             setattr(owner, name, plan.linear(w, path, module, role))
         for key in module._buffers.keys() - module._non_persistent_buffers_set:
-            _as_parameter(module, key)
+            as_parameter(module, key)
     bind_experts(w, lm, layout)
     declared = {id(slot.parameter) for slot in w.declaration.slots}
     for name, parameter in lm.named_parameters():
@@ -142,7 +142,7 @@ def _asked_weights(owner: type[nn.Module]) -> frozenset[str]:
     return frozenset(re.findall(r"self\.(\w+)\.weight\b", inspect.getsource(owner.forward)))
 
 
-def _as_parameter(module: nn.Module, key: str) -> None:
+def as_parameter(module: nn.Module, key: str) -> None:
     """Turn a buffer that checkpoints hold into a parameter, so that it is filled like a weight."""
     buffer = module._buffers[key]
     if buffer is not None:  # what weight formats leave out stays readable

@@ -95,4 +95,12 @@ OFFERS = (
         "WhisperPlacement",
         "whisper.text:WhisperTranscriber",
     ),
+    ProcessorOffer(
+        "transformers",
+        (),
+        _SEEING,
+        load="lsv_multimodal.families.wrapper.images:WrapperProcessor",
+        place="lsv_multimodal.families.wrapper.places:make_placement",
+        adapts=True,
+    ),
 )

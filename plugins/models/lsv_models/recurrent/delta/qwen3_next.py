@@ -50,7 +50,8 @@ class GatedAttention(Attention):
         qkv = self.qkv(x)
         q, gate = qkv[:, :queries].unflatten(-1, (self.heads, 2, self.head_dim)).unbind(2)
         k, v = qkv[:, queries:].unflatten(-1, (2, self.kv_heads, self.head_dim)).unbind(1)
-        qk = self.rope(torch.cat((self.q_norm(q), self.k_norm(k)), dim=1), step.positions[0])
+        positions = step.positions[0] if self.rope.axes == 1 else step.positions
+        qk = self.rope(torch.cat((self.q_norm(q), self.k_norm(k)), dim=1), positions)
         layer = self.layer
         y = step.backend.attend(
             qk[:, : self.heads], qk[:, self.heads :], v, layer, step.cache, step.attention[layer.group]
