@@ -133,8 +133,9 @@ def rope_overrides(config: Mapping[str, Any], scaling: Mapping[str, Any] | None,
         return {key: rope_overrides(text, scaling, theta)}
     new = isinstance(config.get("rope_parameters"), Mapping)
     old = config.get("rope_parameters" if new else "rope_scaling")
-    by_kind = new and isinstance(old, Mapping) and isinstance(old.get(_WHOLE_CONTEXT), Mapping)
-    old = old[_WHOLE_CONTEXT] if by_kind else old
+    of_whole = old.get(_WHOLE_CONTEXT) if new and isinstance(old, Mapping) else None
+    by_kind = isinstance(of_whole, Mapping)
+    old = of_whole if by_kind else old
     rule: dict[str, Any] = {}
     if scaling:
         known = old if isinstance(old, Mapping) else ()
