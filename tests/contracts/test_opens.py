@@ -43,7 +43,7 @@ OUR_OWN = {
     "core/lsv/processes/trust.py": "/proc",
     "core/lsv/resolve/experts/map.py": "a file that the operator names",
     "core/lsv/settings/__init__.py": "the operator's configuration",
-    "core/lsv/text/tokenizer.py": "a template that the operator names, or one of our own",
+    "core/lsv/text/shipped_templates.py": "a template that the operator names, or one of our own",
     "core/lsv/weights/kv_scales.py": "a file that the operator names",
     "core/lsv/weights/pickled.py": "torch.load after check_regular, or of an open file",
     "core/lsv/text/backends.py": "Tokenizer.from_file after check_regular",

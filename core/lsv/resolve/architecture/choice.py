@@ -69,7 +69,7 @@ def choose_model(
         if served is not None:
             choices.note("architecture", served.architecture, _explain(served, named, checkpoint, families))
             return served
-    model = find_offer(catalog, named, "transformers" if alone and model.adapts else asked)
+    model = _find_fallback(catalog, named) if alone and model.adapts else find_offer(catalog, named, asked)
     note_model(checkpoint, named, model, choices, asked)
     return Served(
         named, _as_half(model, _find_half(checkpoint, named, catalog, read_families(catalog)) if model.adapts else None)
@@ -133,7 +133,7 @@ def find_offer(catalog: Catalog, architecture: str, asked: str = "auto") -> Mode
     ``asked`` is the option model_impl. Raises ``ConfigError`` where there is no such model.
     """
     found = _find_native(catalog, architecture)
-    if asked == "transformers" and not found.fallback:
+    if asked == "transformers" and not found.adapts:
         return _find_fallback(catalog, architecture)
     if found.adapts and asked == "native":
         raise ConfigError(f"model_impl=native: no native model offers {architecture}", param="model_impl")
