@@ -18,6 +18,7 @@ from lsv_doctor.models.orders import Order
 from lsv_doctor.models.prompts import draw, make_prompts
 from lsv_doctor.models.reference import Reference
 from lsv_doctor.models.tiny import make_model
+from lsv_doctor.models.trials import images
 from lsv_doctor.models.wrappers import config_of, offer_blind_towers, tiny_wrapper, wraps
 from lsv_doctor.models.wrappers.halves import NO_TEXT, kind_of, language_model
 
@@ -118,13 +119,28 @@ def test_the_language_model_inside_answers_where_the_class_needs_more() -> None:
         language_model(seeing)
 
 
-def test_text_alone_of_a_wrapper_passes_and_pictures_are_not_tried(tmp_path: Path) -> None:
-    verdict = check(Order("LlavaForConditionalGeneration", "llava", wraps=True), tmp_path)
+@pytest.mark.parametrize(
+    ("architecture", "family"),
+    [("LlavaForConditionalGeneration", "llava"), ("SmolVLMForConditionalGeneration", "smolvlm")],
+)
+def test_a_wrapper_passes_for_text_and_for_pictures(architecture: str, family: str, tmp_path: Path) -> None:
+    verdict = check(Order(architecture, family, wraps=True), tmp_path)
     assert (verdict.state, verdict.detail, verdict.text_model) == ("runs", "", "decoder")
     assert verdict.cells == {
-        "images": "", "sound": "none", "video": "none", "quantised": "yes", "ranks": "yes", "adapters": "yes",
+        "images": "yes", "sound": "none", "video": "none", "quantised": "yes", "ranks": "yes", "adapters": "yes",
         "mtp": "none",
     }  # fmt: skip
+
+
+def test_pictures_that_are_read_otherwise_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = images._ask
+
+    def ask_in_the_dark(folder: Path, prompts: list[tuple[str, Any]]) -> Any:
+        return whole(folder, [(text, shown and shown.point(lambda value: 255 - value)) for text, shown in prompts])
+
+    monkeypatch.setattr(images, "_ask", ask_in_the_dark)
+    verdict = check(Order("LlavaForConditionalGeneration", "llava", wraps=True), tmp_path)
+    assert verdict.cells["images"] == "wrong"
 
 
 def test_a_wrong_wrapper_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,8 @@ from lsv.request.prompt import Prompt
 from lsv.resolve.locate import read_config
 from lsv.testing.model import engine_config, load
 from lsv.testing.shown import check_shown, encode
+from lsv_doctor.models.trials.images.cases import CASES
+from lsv_doctor.models.trials.images.checkpoints import write
 from lsv_models.families.seeing import SEEING
 from lsv_models.generic.refusal import Refused
 from lsv_models.generic.seeing import Embedded, StandIn, WrapperEncoder
@@ -29,8 +31,7 @@ from lsv_multimodal.families.wrapper.places import make_placement
 from suite.server import Server
 
 from .conftest import Engine, as_link
-from .wrapper_cases import CASES
-from .wrappers import Reference, write
+from .wrappers import Reference
 
 OFFER = "transformers_seeing"
 QUICK = ("idefics3", "mistral3", "llava_onevision", "qwen3_5", "glm46v", "gemma4")

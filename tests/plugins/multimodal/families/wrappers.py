@@ -1,10 +1,10 @@
-"""Tiny checkpoints of wrappers of transformers with their processors, and transformers' own answers about images."""
+"""transformers' own answers about images."""
 
 from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,60 +12,8 @@ import torch
 from PIL import Image as PilImage
 
 from lsv.media.processor import Image
-from lsv.testing.tiny import draw_weights, write_tokenizer
 from lsv_multimodal.families.wrapper.images import load_whole_processor
 from lsv_multimodal.families.wrapper.places import find_row_token
-
-from .wrapper_cases import CASES, Case
-
-FIRST = 259
-"""The id of the first special token of a family."""
-
-
-def write(kind: str, folder: Path, case: Case | None = None) -> Any:
-    """A tiny checkpoint of a family in ``folder``, and transformers' own model of it."""
-    import transformers
-    from transformers.models.auto import modeling_auto as auto
-
-    case = case or CASES[kind]
-    ids = {token: FIRST + number for number, token in enumerate(case.tokens)}
-    names = {**auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES, **auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES}
-    torch.manual_seed(case.seed)
-    make: Any = getattr(transformers, names[kind])
-    config = transformers.CONFIG_MAPPING[kind](**_number(case.config, ids))
-    model = make._from_config(config, dtype=torch.float32, attn_implementation="eager")
-    draw_weights(model, 0.2)
-    model.save_pretrained(folder)
-    write_tokenizer(folder, more=case.tokens)
-    _name_tokens(folder, case)
-    pixels = getattr(transformers, f"{case.pixels}Pil", None) or getattr(transformers, case.pixels)
-    pixels(**case.options).save_pretrained(folder)
-    if case.processor:
-        (folder / "processor_config.json").write_text(json.dumps(case.processor))
-    return make.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-
-
-def _number(value: Any, ids: Mapping[str, int]) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _number(each, ids) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_number(each, ids) for each in value]
-    return ids.get(value, value) if isinstance(value, str) else value
-
-
-TEMPLATE = (
-    "{% for m in messages %}{{ m['role'] }}: {% if m['content'] is string %}{{ m['content'] }}{% else %}"
-    "{% for p in m['content'] %}{{ p['text'] if p['type'] == 'text' else 'IMAGE' }}{% endfor %}{% endif %}"
-    "{{ '\\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}assistant: {% endif %}"
-)
-
-
-def _name_tokens(folder: Path, case: Case) -> None:
-    file = folder / "tokenizer_config.json"
-    settings = {**json.loads(file.read_text()), "extra_special_tokens": dict(case.named)}
-    settings["chat_template"] = TEMPLATE.replace("IMAGE", case.shows or case.tokens[0])
-    file.write_text(json.dumps(settings))
 
 
 class Reference:

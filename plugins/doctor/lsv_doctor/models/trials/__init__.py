@@ -16,12 +16,15 @@ from lsv_doctor.models.reasons import in_a_line, in_words, reason_of
 from lsv_doctor.models.trials.adapters import try_adapters
 from lsv_doctor.models.trials.declaring import try_quantised, try_ranks
 from lsv_doctor.models.trials.further import try_further
+from lsv_doctor.models.trials.images import try_images
 from lsv_doctor.models.trials.subject import Finding, Subject, Unable
 
 __all__ = ["TRIALS", "Finding", "Subject", "Trial", "Unable", "try_all"]
 
-Trial = Callable[[Subject], Finding]
+Trial = Callable[[Subject], Finding | None]
+"""None where it does not know how to try the class."""
 TRIALS: Mapping[str, Trial] = {
+    "images": try_images,
     "quantised": try_quantised,
     "ranks": try_ranks,
     "adapters": try_adapters,
@@ -58,11 +61,10 @@ def _find_processor(subject: Subject, column: str) -> Finding:
 def _try(subject: Subject, column: str) -> Finding:
     if column in _INPUTS and _INPUTS[column] not in subject.inputs:
         return Finding("none")
-    trial = TRIALS.get(column)
-    if trial is None:
-        return _find_processor(subject, column) if column in _INPUTS else Finding("")
     try:
-        return trial(subject)
+        trial = TRIALS.get(column)
+        found = None if trial is None else trial(subject)
+        return found or (_find_processor(subject, column) if column in _INPUTS else Finding(""))
     except Unable as error:
         return Finding("", in_a_line(str(error)))
     except LsvError as error:
