@@ -92,10 +92,10 @@ class GatedKernel(Kernel):
 
 
 class TableKernel(Kernel):
-    """A kernel of a linear layer that also looks up rows of the weights, for embeddings. Its offer ``looks_up``."""
+    """A kernel that looks up rows of weights: one of embeddings, or one of a linear layer whose offer ``looks_up``."""
 
     def look_up(self, ids: torch.Tensor) -> torch.Tensor:
-        """The weights of some outputs in the layer's dtype, ids int64 [T] -> [T, inputs]: those of the reference."""
+        """The weights of some outputs in the module's dtype, ids int64 [T] -> [T, inputs]: those of the reference."""
         raise NotImplementedError
 
 

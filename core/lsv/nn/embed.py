@@ -12,7 +12,7 @@ from torch.nn import functional
 from lsv.errors import ConfigError
 from lsv.nn.step import Step
 from lsv.offers import OpSpec
-from lsv.ops import Bindable, dtype_name
+from lsv.ops import Bindable, TableKernel, dtype_name
 from lsv.weights.place import Part, Piece, Weights
 from lsv.weights.quantizer import WEIGHT, Linear, LinearLayer, PlainLinear, TableQuantizer
 
@@ -71,10 +71,15 @@ class Embed(Bindable):
             self.release("weight")
 
     def reference(self, ids: torch.Tensor, step: Step) -> torch.Tensor:
-        return self.over_ranks(self.look_up, ids)
+        return self.over_ranks(self.look_up_plainly, ids)
 
     def look_up(self, ids: torch.Tensor) -> torch.Tensor:
         """This rank's rows: ids int64 [T] of rows, counted from its first -> [T, size]."""
+        kernel = self.kernel  # its table's may have packed the rows
+        return kernel.look_up(ids) if isinstance(kernel, TableKernel) else self.look_up_plainly(ids)
+
+    def look_up_plainly(self, ids: torch.Tensor) -> torch.Tensor:
+        """As ``look_up``, of the rows as they were filled: for kernels that leave them so."""
         if self.looks_up:
             assert self.table is not None
             return self.table.look_up(ids)

@@ -9,12 +9,12 @@ import torch
 from lsv.nn.embed import Embed
 from lsv.nn.step import Step
 from lsv.offers import OpSpec
-from lsv.ops import Kernel
+from lsv.ops import TableKernel
 from lsv_cpu.kernels import selected_library
 from lsv_cpu.linear import LinearRecord, PanelLinear, use_panels, why_not_panels
 
 
-class PanelEmbed(Kernel):
+class PanelEmbed(TableKernel):
     """``lsv.nn.embed.Embed`` over the panels of its table: ids int64 [T] -> [T, size]."""
 
     def __init__(self, module: Embed, spec: OpSpec) -> None:
@@ -32,11 +32,11 @@ class PanelEmbed(Kernel):
                 self._module.release("weight")
 
     def forward(self, ids: torch.Tensor, step: Step) -> torch.Tensor:
-        if self._record is None:
-            return self._module.reference(ids, step)
-        return self._module.over_ranks(self._look_up, ids)
+        return self._module.over_ranks(self.look_up, ids)
 
-    def _look_up(self, ids: torch.Tensor) -> torch.Tensor:
+    def look_up(self, ids: torch.Tensor) -> torch.Tensor:
+        if self._record is None:
+            return self._module.look_up_plainly(ids)
         ids, layer = ids.contiguous(), self._table.layer
         out = torch.empty((len(ids), layer.inputs), dtype=layer.dtype)
         self._library.lsv_look_up(ctypes.byref(self._record), ids.data_ptr(), len(ids), out.data_ptr())

@@ -111,6 +111,22 @@ def test_drafts_are_those_of_the_formulas(
         assert drafts == reference(whole, own, ids, 2)[: len(drafts)]
 
 
+@pytest.mark.parametrize("format", ["sym_int4", "nf4"])
+def test_formats_that_hold_the_embedding_draft_with_it(
+    format: str, tmp_path: Path, drafted: list[tuple[list[int], list[int]]]
+) -> None:
+    """A kernel may have packed its rows."""
+    folder, _, _ = write("glm4_moe", tmp_path / "m", shares=True)
+    answers = []
+    for drafting in (None, {"method": "mtp", "num_speculative_tokens": 2, "adaptive": False}):
+        with LLM(str(folder), **PLAIN, quantization=format, speculative_config=drafting) as llm:
+            given = [{"prompt_token_ids": list(prompt)} for prompt in PROMPTS]
+            answers.append([one.checked().outputs[0].token_ids for one in llm.generate(given, GREEDY, use_tqdm=False)])
+    assert answers[0] == answers[1]
+    assert len(drafted) > 15
+    assert all(drafts for _, drafts in drafted)
+
+
 @pytest.mark.parametrize(
     ("family", "more", "words"),
     [
