@@ -31,7 +31,7 @@ from lsv.resolve.files import (
 from lsv.resolve.generation import recommendations
 from lsv.resolve.hardware import choose_depth, choose_platform, refuse_pairs
 from lsv.resolve.lengths import Limits, choose_length, read_limits
-from lsv.resolve.locate import choose_names, default_model, merge, read_config, read_vocab_size
+from lsv.resolve.locate import choose_names, default_model, language_of, merge, read_config, read_vocab_size
 from lsv.resolve.offload import caching
 from lsv.resolve.overrides import read_overrides
 from lsv.resolve.pooling import choose_pooler, is_cached
@@ -262,11 +262,14 @@ def _without_window(
     checkpoint: Mapping[str, Any], length: int, overrides: dict[str, Any], choices: Choices
 ) -> tuple[int, dict[str, Any]]:
     """``--disable-sliding-window``: full attention everywhere, so no more context than the window holds."""
-    window = checkpoint.get("sliding_window")
-    if not isinstance(window, int) or checkpoint.get("use_sliding_window") is False:
+    key, text = language_of(checkpoint)
+    own = text or checkpoint
+    window = own.get("sliding_window")
+    if not isinstance(window, int) or own.get("use_sliding_window") is False:
         return length, overrides
     choices.note("max_model_len", min(length, window), f"sliding windows are disabled, the window is {window}")
-    return min(length, window), merge(overrides, {"sliding_window": None, "layer_types": None})
+    without = {"sliding_window": None, "layer_types": None}
+    return min(length, window), merge(overrides, {key: without} if text else without)
 
 
 def _choose_step_tokens(asked: int | None, length: int, chunked: bool, choices: Choices) -> int:

@@ -222,6 +222,14 @@ def test_a_disabled_window_caps_the_context(configure):
     assert config.overrides["sliding_window"] is None
 
 
+def test_a_disabled_window_is_that_of_the_language_model(configure):
+    """In a checkpoint with towers that is served whole."""
+    text = {**LLAMA, "sliding_window": 512, "layer_types": ["sliding_attention"]}
+    config = configure("--disable-sliding-window", architectures=["LlavaForConditionalGeneration"], text_config=text)
+    assert config.max_model_len == 512
+    assert config.overrides["text_config"] == {"sliding_window": None, "layer_types": None}
+
+
 @pytest.mark.row("F-998")
 @pytest.mark.parametrize(
     ("flags", "config", "words"),
