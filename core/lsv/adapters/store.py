@@ -68,10 +68,13 @@ class AdapterStore:
         communicator: Communicator | None = None,
         device: torch.device = _HOST,
         every: Communicator | None = None,
+        leaves_out: Callable[[str], bool] = lambda module: False,
     ) -> None:
         """``rename`` turns a checkpoint's names into the model's. ``communicator`` connects the ranks that share each
-        layer, ``every`` connects all ranks.
+        layer, ``every`` connects all ranks. ``leaves_out`` says of a checkpoint's name whether it is of something that
+        is not served, such as a tower beside the language model: no answer depends on an adapter's weights for it.
         """
+        self._leaves_out = leaves_out
         self._rename, self._places, self._options = rename, places, options
         self._communicator, self._device, self._every = communicator, device, every or communicator
         held = set(model.modules())
@@ -214,8 +217,11 @@ class AdapterStore:
                 raise CheckpointError(f"{path} has weights for {name} twice, the second time under the name {module}")
             else:
                 by_layer[layer][name] = pair
-        if strangers:
-            raise CheckpointError(f"{path}: {_refuse(strangers)}")
+        left_out = [module for module in strangers if by_layer and self._leaves_out(module)]
+        if others := [module for module in strangers if module not in left_out]:
+            raise CheckpointError(f"{path}: {_refuse(others)}")
+        if left_out:
+            log.info("%s: only the language model is served; weights for %s are left out", path, some_of(left_out))
         try:
             return {layer: layer.cut(own) for layer, own in by_layer.items() if layer in self._layers}
         except CheckpointError as error:

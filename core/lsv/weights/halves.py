@@ -39,6 +39,13 @@ class Half:
         """A checkpoint's name of a tensor or layer -> that in the language model alone."""
         return rename(name, self.prefixes)
 
+    def leaves_out(self, name: str) -> bool:
+        """Whether a tensor or layer is beside the language model. One of both names may begin with ``model``: that of
+        the files, or that in an adapter.
+        """
+        bare = name.removeprefix("model.")
+        return any(f"{bare}.".startswith(f"{begin.removeprefix('model.')}.") for begin in self.unread)
+
     def restore(self, name: str) -> str:
         """What the checkpoint calls a tensor of the language model's body, or would call it if it had one."""
         others = spellings(name, self.prefixes)[1:]

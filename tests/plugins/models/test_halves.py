@@ -135,6 +135,23 @@ def test_adapters_fit_under_either_name(prefix, wrapper, tmp_path):
     assert found == expected != answer(folder / "text")
 
 
+@pytest.mark.parametrize("prefix", ["vision_tower", "model.vision_tower"])
+def test_weights_of_an_adapter_for_towers_are_left_out(prefix, wrapper, tmp_path):
+    """No answer to text depends on them; they may go by the files' names, or those of transformers' modules."""
+    folder = wrapper("mistral3")
+    own = write_adapter(tmp_path / "own", folder / "text", ["model.layers.1.mlp.up_proj"], spread=0.3)
+    both = shutil.copytree(own, tmp_path / "both")
+    tensors = load_file(both / "adapter_model.safetensors")
+    rank = next(len(tensor) for name, tensor in tensors.items() if "lora_A" in name)
+    place = f"base_model.model.{prefix}.transformer.layers.0.feed_forward.up_proj"
+    towers = {f"{place}.lora_A.weight": torch.ones(rank, 32), f"{place}.lora_B.weight": torch.ones(48, rank)}
+    save_file({**tensors, **towers}, both / "adapter_model.safetensors")
+    assert answer(folder / "whole", both) == answer(folder / "text", own)
+    save_file(towers, both / "adapter_model.safetensors")
+    with pytest.raises(LsvError, match="are not layers of this model"):
+        answer(folder / "whole", both)
+
+
 def test_layers_that_a_quantised_wrapper_leaves_out_go_by_its_names(wrapper, tmp_path):
     """A compressed-tensors config names layers as the wrapper does, and may name towers too."""
     folder, ignored = wrapper("qwen3_5"), "model.layers.0.mlp.down_proj"

@@ -73,6 +73,10 @@ class Declared:
         """A checkpoint's name of a tensor or layer -> the one that the model declared."""
         return self.model.rename(name if self.half is None else self.half.rename(name))
 
+    def leaves_out(self, name: str) -> bool:
+        """Whether a checkpoint's name of a tensor or layer is of something that stands beside the model."""
+        return self.half is not None and self.half.leaves_out(name)
+
     def within(self, half: Half) -> Declared:
         """The same model, in a checkpoint that holds more."""
         others = (rf"^{re.escape(half.rename(name))}(\.|$)" for name in half.unread)

@@ -98,8 +98,9 @@ def load(
     if config.adapters is not None:
         model = declared.model
         adapters = AdapterStore(
-            model, declared.rename, places, config.adapters, communicator, device.torch_device, every
-        )
+            model, declared.rename, places, config.adapters, communicator, device.torch_device, every,
+            declared.leaves_out,
+        )  # fmt: skip
     # shapes may depend on the cache's size, and replicas that share experts run them all together
     equal = [group for group in (every, None if exchange is None else exchange.communicator) if group is not None]
     fit = plan_fit(bound, config, device, equal)
