@@ -133,9 +133,8 @@ def rope_overrides(config: Mapping[str, Any], scaling: Mapping[str, Any] | None,
         return {key: rope_overrides(text, scaling, theta)}
     new = isinstance(config.get("rope_parameters"), Mapping)
     old = config.get("rope_parameters" if new else "rope_scaling")
-    of_whole = old.get(_WHOLE_CONTEXT) if new and isinstance(old, Mapping) else None
-    by_kind = isinstance(of_whole, Mapping)
-    old = of_whole if by_kind else old
+    windowless = old.get(_WHOLE_CONTEXT) if new and isinstance(old, Mapping) else None
+    old = old if windowless is None else windowless
     rule: dict[str, Any] = {}
     if scaling:
         known = old if isinstance(old, Mapping) else ()
@@ -143,5 +142,5 @@ def rope_overrides(config: Mapping[str, Any], scaling: Mapping[str, Any] | None,
     own_theta = {} if theta is None else {"rope_theta": theta}
     if new:
         rule |= own_theta
-        return {"rope_parameters": {_WHOLE_CONTEXT: rule} if by_kind else rule}
+        return {"rope_parameters": rule if windowless is None else {_WHOLE_CONTEXT: rule}}
     return ({"rope_scaling": rule} if rule else {}) | own_theta
