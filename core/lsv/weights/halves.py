@@ -61,11 +61,14 @@ def find_half(stored: Iterable[str], declared: Collection[str], own: Callable[[s
     names = [tuple(name.split(".")) for name in stored]
     telling = [name for name in names if _layer(name) in (None, "0")]  # all layers have the same names
     own_layers, wanted = _layers_of(declared), frozenset(declared)
+    tops = _tops(wanted, own_layers)
     best, most = None, 0
     for layers in dict.fromkeys(_stem(name) for name in telling if _layer(name) == "0"):
         place = layers[:-1]
         for prefixes in _spell(layers, own_layers, names, wanted):
-            count = len(wanted.intersection(own(rename(".".join(name), prefixes)) for name in telling))
+            inside = _places(prefixes)
+            read = (".".join(name) for name in telling if _is_read(name, place, inside, tops))
+            count = len(wanted.intersection(own(rename(name, prefixes)) for name in read))
             if count > most:
                 best, most = (place, prefixes), count
     if best is None:
@@ -74,7 +77,7 @@ def find_half(stored: Iterable[str], declared: Collection[str], own: Callable[[s
             f"{next(iter(declared), own_layers)} below a prefix of its own"
         )
     (place, prefixes), body = best, own_layers[:-1]
-    unread = tuple(_outside(names, place, prefixes, _tops(wanted, own_layers)))
+    unread = tuple(_outside(names, place, prefixes, tops))
     # what lies beside the language model must not be taken for a strange part of it
     aside = tuple((name, f"{_BESIDE}.{name}") for name in unread if name.split(".")[:1] == [*body[:1]])
     return Half((*prefixes, *aside, *_usual(body, place)), unread)
@@ -114,12 +117,20 @@ def _tops(declared: Iterable[str], own: Path) -> set[str]:
     return {name.partition(".")[0] for name in declared} - set(own[:1])
 
 
+def _places(prefixes: Prefixes) -> frozenset[Path]:
+    return frozenset(tuple(theirs.split(".")) for theirs, _ in prefixes)
+
+
+def _is_read(name: Path, place: Path, inside: Collection[Path], tops: Collection[str]) -> bool:
+    """Whether a name is of the language model whose body is at ``place``; ``tops`` may stand beside its body."""
+    return any(name[: len(each)] == each for each in inside) or (name[0] in tops and name[:1] != place[:1])
+
+
 def _outside(names: Iterable[Path], place: Path, prefixes: Prefixes, tops: Collection[str]) -> Iterator[str]:
-    """The beginnings of names that are not of the language model, each once. ``tops`` may stand beside its body."""
-    inside = {tuple(theirs.split(".")) for theirs, _ in prefixes}
-    seen: set[Path] = set()
+    """The beginnings of names that are not of the language model, each once."""
+    inside, seen = _places(prefixes), set[Path]()
     for name in names:
-        if any(name[: len(each)] == each for each in inside) or (name[0] in tops and name[:1] != place[:1]):
+        if _is_read(name, place, inside, tops):
             continue
         begin = name[: 1 + _common(name, place)]
         if begin not in seen:

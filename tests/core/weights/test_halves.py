@@ -43,6 +43,14 @@ def test_every_tensor_of_the_language_model_is_found(case):
     assert not any(name.startswith(ignored) for name in [*DECLARED, "model.strange.weight", "model.layers.0.b.weight"])
 
 
+def test_a_tower_with_tensors_that_the_language_model_may_have_is_not_taken_for_it():
+    """As one with biases, beside a language model in a weight format that may have some."""
+    names = [*stored(*PLACES["beside the tower"]), "visual.blocks.0.mlp.up_proj.bias", "visual.blocks.0.norm1.weight"]
+    half = find_half(names, [*DECLARED, "model.layers.0.mlp.up_proj.bias"], lambda name: name)
+    assert half.unread == ("visual",)
+    assert half.rename("model.layers.0.mlp.up_proj.weight") == "model.layers.0.mlp.up_proj.weight"
+
+
 def test_families_that_name_their_own_layers_otherwise_are_found():
     names = [name.replace("model.layers", "language_model.transformer.h") for name in DECLARED[:-3]]
 
