@@ -119,6 +119,22 @@ def test_a_cross_encoder_reads_both_texts(family, platform, tmp_path):
         assert llm.classify(TEXTS[0], use_tqdm=False)[0].outputs.num_classes == 1
 
 
+@pytest.mark.row("F-103", "F-737")
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_a_cross_encoder_that_is_to_embed_gives_vectors_and_scores(family, tmp_path):
+    keys = {"type_vocab_size": 1, "pad_token_id": 1}
+    model, tokenizer = make(tmp_path, family, transformers.AutoModelForSequenceClassification, num_labels=1, **keys)
+    with LLM(str(tmp_path), dtype="float32", task="embed") as llm:
+        for output, text in zip(llm.embed(TEXTS, use_tqdm=False), TEXTS, strict=True):
+            ids = torch.tensor([tokenizer.encode(text).ids])
+            first = model.base_model(ids).last_hidden_state[0, 0]
+            wanted = torch.nn.functional.normalize(first, dim=-1).tolist()
+            assert output.outputs.embedding == pytest.approx(wanted, abs=TOLERANCE)
+        for output, text in zip(llm.score("query", TEXTS, use_tqdm=False), TEXTS, strict=True):
+            ids = torch.tensor([tokenizer.encode("query", text).ids])
+            assert output.outputs.score == pytest.approx(float(model(ids).logits.sigmoid()), abs=TOLERANCE)
+
+
 def test_a_language_model_with_labels(tmp_path):
     model, tokenizer = make(tmp_path, "qwen3", transformers.AutoModelForSequenceClassification, num_labels=3, **GROUPED)
     with LLM(str(tmp_path), dtype="float32") as llm:

@@ -33,6 +33,8 @@ TASKS: Mapping[ModelTask, tuple[str, ...]] = {
 }
 """What each kind of model can be asked for; a classifier with one label scores pairs of texts as well."""
 
+VECTORS = ("embed", "token_embed")
+"""What gives vectors of texts or tokens."""
 _BY_TOKEN = ("token_embed", "token_classify", "reward")
 _DESCRIBED: Mapping[str, str] = {
     "generate": "generate text",
@@ -56,6 +58,8 @@ class Pooler(msgspec.Struct, frozen=True, kw_only=True):
     """What makes probabilities of a classifier's scores."""
     labels: tuple[str, ...] = ()
     """The names of a classifier's labels."""
+    embeds: bool = False
+    """Whether a classifier also gives the vectors that its labels are computed from."""
     dense: tuple[str, ...] = ()
     """Folders of the checkpoint with linear layers that vectors go through, in order."""
     size: int | None = None
@@ -78,13 +82,13 @@ class Pooler(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tasks(self) -> tuple[str, ...]:
         """All that the model can be asked for, what it is for first."""
-        scores = self.task == "classify" and len(self.labels) == 1
-        return (*TASKS[self.task], "score") if scores else TASKS[self.task]
+        scores = ("score",) if self.task == "classify" and len(self.labels) == 1 else ()
+        return (*TASKS[self.task], *scores, *(VECTORS if self.embeds else ()))
 
     @property
     def own(self) -> PoolingTask:
         """What a pooling request gets that does not say."""
-        return "embed" if self.task == "generate" else self.task
+        return "embed" if self.embeds or self.task == "generate" else self.task
 
     def check(self, task: str, model: str) -> None:
         """Raises ``BadRequest`` for a task that the model was not made for."""

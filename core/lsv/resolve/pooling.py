@@ -52,6 +52,9 @@ def choose_pooler(
     sentence = read_sentence(folder)
     task = _choose_task(settings, architecture, sentence, offer, choices)
     pooler = _read_pooler(task, checkpoint, folder, offer, sentence)
+    if task == "classify" and _asked(settings, task) == "embed":
+        choices.note("task", "embed", "asked for: vectors as well as the labels of the checkpoint's head")
+        pooler = msgspec.structs.replace(pooler, embeds=True)
     return _configured(pooler, settings), None if sentence is None else sentence.max_len
 
 
@@ -79,8 +82,8 @@ def _choose_task(
     why = f"the architecture is {architecture}"
     if own == "generate" and sentence is not None and architecture.endswith("ForCausalLM"):
         own, why = "embed", "modules.json makes vectors of its states"
-    asked = _asked(settings)
-    task = own if asked is None or (asked == "embed" and own == "embed") else asked
+    asked = _asked(settings, own)
+    task = own if asked is None or (asked == "embed" and own in ("embed", "classify")) else asked
     if task != own:
         if not (
             own == "generate" or (own == "embed" and sentence is not None and architecture.endswith("ForCausalLM"))
@@ -97,12 +100,15 @@ def _choose_task(
     return task
 
 
-def _asked(settings: Settings) -> ModelTask | None:
-    """What ``--task``, ``--runner`` and ``--convert`` ask for together; None for nothing. Raises ``ConfigError``."""
+def _asked(settings: Settings, own: ModelTask) -> ModelTask | None:
+    """What ``--task``, ``--runner`` and ``--convert`` ask for together; None for what the checkpoint is made for.
+
+    Raises ``ConfigError`` where they contradict one another.
+    """
     found = {_ASKED[settings[name]] for name in ("task", "convert") if settings[name] in _ASKED}
     if settings["runner"] == "generate":
         found.add("generate")
-    if settings["runner"] == "pooling" and not found:
+    if settings["runner"] == "pooling" and not found and own == "generate":
         found.add("embed")
     if len(found) > 1 or (settings["runner"] == "pooling" and found == {"generate"}):
         given = ", ".join(f"--{name} {settings[name]}" for name in ("task", "runner", "convert"))

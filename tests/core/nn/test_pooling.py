@@ -81,6 +81,17 @@ def test_scores_become_probabilities_unless_they_shall_not(activation):
     torch.testing.assert_close(pool(pooler, PoolingParams(use_activation=False), "cls", scorer=scorer)[0], logits)
 
 
+@pytest.mark.parametrize(("task", "kind"), [("embed", "cls"), ("token_embed", "all")])
+def test_a_classifier_that_embeds_gives_the_states_before_its_head(task, kind):
+    pooler = Pooler(task="classify", kind="cls", labels=("a",), activation="sigmoid", embeds=True)
+    head = torch.nn.Linear(6, 1)
+    (found,) = pool(pooler, PoolingParams(task=task, kind=kind), kind, scorer=head)
+    wanted = torch.nn.functional.normalize(EXPECTED[kind], dim=-1)
+    torch.testing.assert_close(found, wanted.flatten(), atol=1e-6, rtol=0)
+    (score,) = pool(pooler, PoolingParams(task="score", kind="cls"), "cls", scorer=head)
+    torch.testing.assert_close(score, head(EXPECTED["cls"]).sigmoid().detach(), atol=1e-6, rtol=0)
+
+
 def test_a_row_that_is_not_finite_fails_alone():
     good, bad = (
         SimpleNamespace(gathered=Gathered("last"), begin=SimpleNamespace(pooling=PoolingParams())) for _ in "ab"

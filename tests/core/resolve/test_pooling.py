@@ -124,6 +124,28 @@ def test_modules_that_are_not_known_are_refused(tmp_path):
             read_sentence(tmp_path)
 
 
+@pytest.mark.row("F-243", "F-737")
+@pytest.mark.parametrize(("labels", "scores"), [(1, ("score",)), (3, ())])
+@pytest.mark.parametrize("asked", [{"task": "embed"}, {"task": "embedding"}, {"convert": "embed"}])
+@pytest.mark.parametrize("architecture", ["XLMRobertaForSequenceClassification", "LlamaForSequenceClassification"])
+def test_a_classifier_that_is_to_embed_keeps_its_labels(labels, scores, asked, architecture, tmp_path):
+    found = choose(tmp_path, architecture, config={"num_labels": labels}, **asked)
+    assert found.tasks == ("classify", *scores, "embed", "token_embed")
+    assert found.own == "embed"
+    assert not choose(tmp_path, architecture, runner="pooling").embeds
+
+
+@pytest.mark.parametrize(
+    ("architecture", "task"),
+    [
+        ("LlamaForSequenceClassification", "classify"), ("BertForTokenClassification", "token_classify"),
+        ("Qwen2ForRewardModel", "reward"), ("LlamaModel", "embed"), ("LlamaForCausalLM", "embed"),
+    ],
+)  # fmt: skip
+def test_a_runner_for_pooling_leaves_the_checkpoint_its_task(architecture, task, tmp_path):
+    assert choose(tmp_path, architecture, runner="pooling").task == task
+
+
 def test_options_say_what_the_checkpoint_does_not(tmp_path):
     assert choose(tmp_path, "LlamaForCausalLM", task="embed").task == "embed"
     assert choose(tmp_path, "LlamaForCausalLM", runner="pooling").task == "embed"
@@ -135,7 +157,7 @@ def test_options_say_what_the_checkpoint_does_not(tmp_path):
     for asked in ({"task": "generate", "runner": "pooling"}, {"task": "embed", "convert": "classify"}):
         with pytest.raises(ConfigError, match="contradict"):
             choose(tmp_path, "LlamaForCausalLM", **asked)
-    for architecture, asked in (("BertModel", "generate"), ("LlamaForSequenceClassification", "embed")):
+    for architecture, asked in (("BertModel", "generate"), ("BertForTokenClassification", "embed")):
         with pytest.raises(ConfigError, match=f"--task {asked}"):
             choose(tmp_path, architecture, task=asked)
     with pytest.raises(ConfigError, match="one vector of a long text"):

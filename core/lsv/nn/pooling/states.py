@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lsv.request.params import PoolingParams
-from lsv.request.pooling import Pooler, PoolingKind
+from lsv.request.pooling import VECTORS, Pooler, PoolingKind
 
 Step = Callable[[Tensor], Tensor]
 """[rows, features] -> [rows, features]."""
@@ -96,7 +96,7 @@ class Pool:
         return found
 
     def _finish(self, states: Tensor, params: PoolingParams) -> Tensor:
-        if self._pooler.task in ("generate", "embed"):
+        if self._pooler.task in ("generate", "embed") or params.task in VECTORS:
             return self._vectors(states, params)
         assert self._scorer is not None, "a classifier has a scorer"
         scores: Tensor = self._scorer(states).float()
