@@ -35,7 +35,7 @@ def read_overrides(
     """
     given = place_overrides(read_config(folder, {}), _read_mapping(settings, "hf_overrides"))
     parts = parts_of(read_config(folder, given), settings, catalog)
-    made = {} if parts else made_by_code(folder, settings, choices)
+    made = {} if parts else made_by_code(folder, settings, catalog, choices)
     overrides = merge(merge(older_quantization(folder, catalog), made), given)
     found = find_parts(parts, read_config(folder, overrides), settings, catalog, choices)
     overrides = merge(describe_parts(found, read_config(folder, {}), catalog), overrides)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import tokenizers
 
-from lsv.errors import CheckpointError
+from lsv.errors import CheckpointError, LsvError
 from lsv.processes.confinement.terms import Mode
 from lsv.remote_code.references import find_code
 from lsv.text.code_backend import Backend, open_backend
@@ -18,6 +19,8 @@ from lsv.text.vocabularies.tekken import FILE as TEKKEN
 from lsv.text.vocabularies.tekken import NAMED, read_tekken
 from lsv.text.vocabularies.tiktoken import read_tiktoken
 from lsv.untrusted.files import check_regular, read_text
+
+log = logging.getLogger(__name__)
 
 _FAST = "tokenizer.json"
 _SLOW_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt")
@@ -40,7 +43,8 @@ def find_backend(place: Path, settings: Mapping[str, Any], trust: Mode | None) -
     """The tokenizer of a folder, or of a tekken.json, which a folder's is where there is no tokenizer.json.
 
     ``settings`` are those of tokenizer_config.json; ``trust`` says how a tokenizer's own code is confined, None runs
-    none. Raises ``CheckpointError``.
+    none. Where that fails, the files are read without it if that is possible. Raises ``CheckpointError``, and
+    ``RequestFailed`` where the code costs its process its life.
     """
     if place.is_file():
         return _from_tekken(place)
@@ -56,9 +60,13 @@ def find_backend(place: Path, settings: Mapping[str, Any], trust: Mode | None) -
             read = None
         if read is not None:  # the same with and without trust, and no foreign code runs
             return read
-        if code is not None and trust is not None:
-            return Found(*open_backend(folder, code, trust))
-        file = _convert(folder, code)
+        if code is None or trust is None:
+            file = _convert(folder, code)
+        else:
+            try:
+                return Found(*open_backend(folder, code, trust))
+            except LsvError as failure:
+                file = _convert_instead(folder, code, failure)
     try:
         return Found(tokenizers.Tokenizer.from_file(str(check_regular(file))), extensible=file.parent == folder)
     except (KeyboardInterrupt, SystemExit):
@@ -103,6 +111,16 @@ def _convert(folder: Path, code: str | None) -> Path:
     raise CheckpointError(
         f"{folder} has no tokenizer.json; name a folder that has one with --tokenizer", param="tokenizer"
     )
+
+
+def _convert_instead(folder: Path, code: str, failure: LsvError) -> Path:
+    """The fast form of a tokenizer whose ``code`` has failed. Raises ``failure`` where the files alone give none."""
+    try:
+        file = _convert(folder, None)
+    except CheckpointError:
+        raise failure from None
+    log.warning("%s: lsv reads the files of the tokenizer without its code %s: %s", folder, code, failure.message)
+    return file
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -12,10 +12,14 @@ import pytest
 
 import lsv
 from lsv.errors import BadRequest, CheckpointError, ConfigError, LsvError
+from lsv.plugins import load
 from lsv.remote_code import process
 from lsv.remote_code.messages import MakeConfig
 from lsv.remote_code.process import CodeProcess
 from lsv.remote_code.references import check_code, find_code
+from lsv.resolve import resolve
+from lsv.settings import Declared, gather, options
+from lsv.settings.flags import parse
 from lsv.testing.tiny import tiny
 from lsv.text.detokenize import Detokenizer
 from lsv.text.tokenizer import Tokenizer
@@ -161,6 +165,31 @@ def test_code_that_has_a_fast_form_is_needed_once(tmp_path: Path) -> None:
     assert type(found._backend).__module__.startswith("tokenizers")
 
 
+@pytest.mark.row("F-232")
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import a_package_that_is_not_there", "No module named 'a_package_that_is_not_there'"),
+        ("class Words:\n    def from_pretrained(*given, **keys):\n        raise OSError('old')", "OSError: old"),
+        ("import os\nos._exit(9)", "was stopped"),
+    ],
+)
+def test_files_are_read_without_code_that_fails(
+    code: str, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_tokenizer(tmp_path, "broken.Words", tokenizer_class="BertTokenizer", strict=False)
+    (tmp_path / "broken.py").write_text(code)
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(LsvError, match=reason):
+        Tokenizer.load(tmp_path, remote_code="auto")
+    (tmp_path / "vocab.txt").write_text("\n".join(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "world")))
+    found = Tokenizer.load(tmp_path, remote_code="auto")
+    assert found.encode("hello world") == Tokenizer.load(tmp_path).encode("hello world") == [2, 5, 6, 3]
+    (told,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert told.startswith(f"{tmp_path}: lsv reads the files of the tokenizer without its code broken.Words: ")
+    assert reason in told
+
+
 @pytest.mark.parametrize(
     ("auto_map", "names", "expected"),
     [
@@ -253,6 +282,30 @@ def test_a_config_that_fails_says_so(checkpoint: Path) -> None:
     with pytest.raises(LsvError, match=r"c\.Renamed failed: ValueError: no layers below zero"):
         code.ask(MakeConfig(b'{"depth": -1}'))
     code.close()
+
+
+@pytest.mark.row("F-232")
+@pytest.mark.parametrize(("named", "starts"), [("LlamaForCausalLM", True), ("RenamedForCausalLM", False)])
+def test_a_native_model_is_read_without_a_config_s_code_that_fails(
+    named: str, starts: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tiny("llama", tmp_path)
+    known = json.loads((path / "config.json").read_text())
+    known |= {"architectures": [named], "model_type": "renamed", "auto_map": {"AutoConfig": "c.Renamed"}}
+    (path / "config.json").write_text(json.dumps(known))
+    (path / "c.py").write_text("from transformers import NoSuchName")
+    plugins = load(["core", "cpu", "models"])
+    declared = Declared(options.for_scope("engine", plugins.settings()))
+    settings = gather(declared, parse(["--model", str(path), "--trust-remote-code"], declared).given)
+    if not starts:
+        with pytest.raises(CheckpointError, match=r"c\.Renamed failed: ImportError: .*NoSuchName"):
+            resolve(settings, plugins)
+        return
+    config = resolve(settings, plugins)
+    assert (config.model_offer, config.overrides) == ("llama", {})
+    (told,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert told.startswith(f"{path}: lsv reads config.json without its code c.Renamed: ")
+    assert "NoSuchName" in told
 
 
 def test_a_tokenizer_that_is_gone_leaves_no_process(tmp_path: Path) -> None:
