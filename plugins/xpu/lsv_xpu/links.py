@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import socket
+import uuid
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -10,13 +12,17 @@ from typing import Any
 import msgspec
 
 from lsv.config import OptionValue
+from lsv.devices.collectives import SERVED
 from lsv.errors import ConfigError
 from lsv.platform import Group
-from lsv.settings import export
+from lsv.settings import environment_with, export
 from lsv_xpu import oneccl
 from lsv_xpu.runtime import Vendor
 
 log = logging.getLogger(__name__)
+
+_CHOICES = ("ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR")
+"""Variables that choose which devices a process sees."""
 
 
 class Links:
@@ -72,16 +78,36 @@ class Links:
         return None
 
     def _ask_driver(self, store: Any, question: str) -> str | None:
-        first = self._index - self._group.rank
-        for peer in range(first, first + self._group.size):
-            if peer != self._index and not self._vendor.runtime.can_device_access_peer(self._index, peer):
+        """Asks of ranks that number devices as this one does; those of other machines are left to the trial."""
+        store.set(f"links/place/{self._group.rank}", f"{self._index} {_numbering()}")
+        for rank in range(self._group.size):
+            number, _, numbering = store.get(f"links/place/{rank}").decode().partition(" ")
+            peer = int(number)
+            if numbering != _numbering() or peer == self._index:
+                continue
+            if not self._vendor.runtime.can_device_access_peer(self._index, peer):
                 return f"device {self._index} can't reach the memory of device {peer}"
         return None
 
     def _try(self, store: Any, question: str) -> str | None:
-        """Run the trial, which meets beside the group; the question tells between peer and host."""
-        address = f"{self._group.address}-{question}"
+        """Run the trial, whose ranks meet as a group of their own; the question tells between peer and host."""
         seconds = float(self._options.get(oneccl.TRIAL_SECONDS) or 60)
         variables = oneccl.variables(self._options, peer_access=question == "peer")
-        trial = msgspec.structs.replace(self._group, address=address)
+        trial = msgspec.structs.replace(
+            self._group, axis=f"{self._group.axis}-{question}", address=_beside(self._group.address, question)
+        )
         return self._vendor.try_links(trial, self._index, variables, seconds)
+
+
+def _numbering() -> str:
+    """What the numbers of devices mean: a machine, and which of its devices are seen."""
+    environment = environment_with({})
+    seen = (environment.get(name, "") for name in _CHOICES)
+    return " ".join((socket.gethostname(), f"{uuid.getnode():x}", *seen))
+
+
+def _beside(address: str, question: str) -> str:
+    """Where another group of the same ranks meets: in a file of its own, or in the store that serves this group."""
+    if address.startswith("/"):
+        return f"{address}-{question}"
+    return address if address.startswith(SERVED) else f"{SERVED}{address}"

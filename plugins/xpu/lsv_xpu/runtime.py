@@ -71,8 +71,9 @@ class TorchXpu:
     def try_links(self, group: Group, index: int, variables: Mapping[str, str], seconds: float) -> str | None:
         """In a child process: oneCCL reads its variables once, and a trial may hang or lose the device."""
         given = [f"{name}={value}" for name, value in variables.items()]
-        numbers = [str(number) for number in (group.rank, group.size, index, os.getpid())]
-        command = ["env", *given, sys.executable, "-m", "lsv_xpu.trial", group.address, *numbers]
+        ranks = ",".join(map(str, group.ranks))
+        words = [group.axis, ranks, group.address, *map(str, (group.rank, index, os.getpid()))]
+        command = ["env", *given, sys.executable, "-m", "lsv_xpu.trial", *words]
         return run_trial(command, seconds)
 
 

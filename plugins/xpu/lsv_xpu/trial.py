@@ -1,4 +1,4 @@
-"""``python -m lsv_xpu.trial FILE RANK SIZE DEVICE PARENT``: one rank's part in trying out the devices' links."""
+"""``python -m lsv_xpu.trial AXIS RANKS ADDRESS RANK DEVICE PARENT``: one rank's part in trying the devices' links."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ _LARGE = 1 << 20
 """Elements of a large message: libraries send it another way than a small one."""
 
 
-def main(address: str, rank: int, size: int, index: int) -> int:
+def main(group: Group, index: int) -> int:
     """0 where every collective gave the right values; else the reason is the last line of stderr."""
     try:
         vendor = TorchXpu()
         vendor.runtime.set_device(index)
         where = vendor.torch_device(index)
-        group = Group("tp", tuple(range(size)), rank, address)
         communicator = BackendCommunicator(group, vendor.make_collectives, where)
         check_links(communicator, where)
     except ConfigError as wrong:
@@ -47,5 +46,6 @@ def check_links(communicator: Communicator, device: torch.device) -> None:
 
 
 if __name__ == "__main__":
-    die_with(int(sys.argv[5]))
-    sys.exit(main(sys.argv[1], *map(int, sys.argv[2:5])))
+    axis, ranks, address, rank, index, parent = sys.argv[1:]
+    die_with(int(parent))
+    sys.exit(main(Group(axis, tuple(map(int, ranks.split(","))), int(rank), address), int(index)))

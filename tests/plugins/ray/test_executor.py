@@ -37,6 +37,15 @@ def test_four_ranks_on_two_machines_answer_as_one(cluster: Cluster, checkpoint: 
         assert answers(llm) == expected
 
 
+@pytest.mark.row("F-464", "F-588", "F-589")
+def test_emulated_intel_gpus_on_two_machines_answer_as_one(cluster: Cluster, checkpoint: str) -> None:
+    with LLM(checkpoint, **PLAIN) as llm:
+        expected = answers(llm)
+    spread = {"tensor_parallel_size": 2, "ray_address": cluster.address, "num_gpu_blocks_override": 32}
+    with LLM(checkpoint, platform="xpu", emulate=True, distributed_executor_backend="ray", **spread, **PLAIN) as llm:
+        assert answers(llm) == expected
+
+
 @pytest.mark.row("F-285", "F-871")
 def test_workers_are_started_under_nsight(cluster: Cluster, checkpoint: str, nsys: Path) -> None:
     options = {"distributed_executor_backend": "ray", "ray_address": cluster.address, "ray_workers_use_nsight": True}

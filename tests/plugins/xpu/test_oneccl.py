@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from lsv.devices.collectives import serve_store
 from lsv.errors import ConfigError
 from lsv.platform import Group
 from lsv.processes.folder import PrivateFolder
@@ -195,21 +196,23 @@ class Lying:
         return work
 
 
-def connect_two(vendors: list[LyingVendor], asked: str) -> list[Exception | None]:
+def connect_two(
+    vendors: list[LyingVendor], asked: str, *, devices: tuple[int, int] = (0, 1), address: str = ""
+) -> list[Exception | None]:
     """Two ranks in threads; the error of each, or None."""
     store, folder = dist.HashStore(), PrivateFolder()
     errors: list[Exception | None] = [None, None]
     connected: list[Any] = []
 
     def rank(number: int) -> None:
-        group = Group("tp", (0, 1), number, str(folder.path / "rendezvous"))
-        links = Links(vendors[number], number, group, {oneccl.PEER_ACCESS: asked})
+        group = Group("tp", (0, 1), number, address or str(folder.path / "rendezvous"))
+        links = Links(vendors[number], devices[number], group, {oneccl.PEER_ACCESS: asked})
         try:
             connected.append(links.connect(store, number, 2, timedelta(seconds=20)))
         except ConfigError as error:
             errors[number] = error
 
-    threads = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
+    threads = [threading.Thread(target=rank, args=(number,), name=str(number)) for number in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -236,7 +239,7 @@ def test_peer_access_that_lies_is_left_for_the_hosts_memory(caplog: pytest.LogCa
     assert connect_two(vendors, "auto") == [None, None]
     assert os.environ["CCL_TOPO_P2P_ACCESS"] == "0"
     assert [vendor.trials for vendor in vendors] == [["1", "0"], ["1", "0"]]
-    assert "(USM), not P2P: rank 1: a large all_reduce of the tp group gave" in caplog.text
+    assert "(USM), not P2P: rank 1: a large all_reduce of the tp-peer group gave" in caplog.text
 
 
 def test_peer_access_that_is_asked_for_and_lies_is_an_error() -> None:
@@ -252,6 +255,37 @@ def test_a_driver_that_denies_peer_access_needs_no_trial_of_it(caplog: pytest.Lo
     assert connect_two(vendors, "auto") == [None, None]
     assert [vendor.trials for vendor in vendors] == [["0"], ["0"]]
     assert "rank 1: device 1 can't reach the memory of device 0" in caplog.text
+
+
+@pytest.mark.row("F-464", "F-588", "F-589")
+def test_ranks_that_a_store_serves_try_their_links_in_it() -> None:
+    """As ranks of several machines and of Ray do, each of which calls its device the first."""
+    served, address = serve_store("127.0.0.1")
+    vendors = [LyingVendor(), LyingVendor("1")]
+    assert connect_two(vendors, "auto", devices=(0, 0), address=address) == [None, None]
+    assert [vendor.trials for vendor in vendors] == [["1", "0"], ["1", "0"]]
+    del served
+
+
+@pytest.mark.row("F-588")
+@pytest.mark.parametrize(
+    ("machines", "asked"), [(("a", "a"), [(0, 1), (1, 0)]), (("a", "b"), [])], ids=["one machine", "two machines"]
+)
+def test_a_driver_is_asked_of_devices_of_its_machine_alone(
+    machines: tuple[str, str], asked: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions: list[tuple[int, int]] = []
+
+    def can_reach(device: int, peer: int) -> bool:
+        questions.append((device, peer))
+        return True
+
+    vendors = [LyingVendor() for _ in range(2)]
+    for vendor in vendors:
+        vendor.runtime.can_device_access_peer = can_reach  # type: ignore[method-assign]
+    monkeypatch.setattr("lsv_xpu.links._numbering", lambda: machines[int(threading.current_thread().name)])
+    assert connect_two(vendors, "auto") == [None, None]
+    assert sorted(questions) == asked
 
 
 @pytest.mark.row("F-457")
@@ -286,7 +320,7 @@ def test_a_trial_may_end_in_every_way(script: str, seconds: float, reason: str |
 
 @pytest.mark.skipif(getattr(torch._C, "_has_xpu", False), reason="torch has XPU")
 def test_a_trial_tells_what_torch_lacks(capsys: pytest.CaptureFixture[str]) -> None:
-    assert trial.main("127.0.0.1:1", 0, 2, 0) == 1
+    assert trial.main(Group("tp", (0, 1), 0, "127.0.0.1:1"), 0) == 1
     assert "was built without XPU: pip install torch --index-url" in capsys.readouterr().err.splitlines()[-1]
 
 

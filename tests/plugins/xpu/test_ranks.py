@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lsv import LLM, SamplingParams
+from lsv.processes.ports import free_port
+from lsv.processes.process import Process
 from lsv.testing.tiny import tiny
 
 
-def answers(checkpoint: Path, ranks: int, platform: str) -> list[tuple[int, ...]]:
+def answers(checkpoint: Path, ranks: int, platform: str, **more: Any) -> list[tuple[int, ...]]:
     params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, detokenize=False)
     prompts = [{"prompt_token_ids": list(range(5, 5 + length))} for length in (1, 17, 40)]
     with LLM(
@@ -22,8 +26,24 @@ def answers(checkpoint: Path, ranks: int, platform: str) -> list[tuple[int, ...]
         max_model_len=64,
         num_gpu_blocks_override=16,
         skip_tokenizer_init=True,
+        **more,
     ) as llm:
         return [answer.outputs[0].token_ids for answer in llm.generate(prompts, params, use_tqdm=False)]
+
+
+@pytest.mark.row("F-464", "F-588", "F-589", "F-590")
+def test_ranks_of_two_machines_give_the_tokens_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second process stands for the other machine."""
+    monkeypatch.setenv("LSV_CLUSTER_KEY", "a secret of two machines")
+    checkpoint, port = tiny("llama", tmp_path / "llama", tokenizer=True), free_port()
+    nodes = {"nnodes": 2, "master_addr": "127.0.0.1", "master_port": port, "node_timeout": 60}
+    given = {**nodes, "platform": "xpu", "dtype": "float32", "max_model_len": 64, "num_gpu_blocks_override": 16}
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+    flags += ["--headless", "--emulate", "--node-rank=1", "-tp=2"]
+    command = [sys.executable, "-m", "lsv", "serve", str(checkpoint)]
+    with (tmp_path / "log").open("wb") as log, Process([*command, *flags], stdout=log, stderr=log) as other:
+        assert answers(checkpoint, 2, "xpu", node_rank=0, **nodes) == answers(checkpoint, 1, "cpu")
+        assert other.wait(30) == 0, (tmp_path / "log").read_text()
 
 
 @pytest.mark.row("F-464", "F-583")
