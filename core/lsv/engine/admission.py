@@ -32,6 +32,10 @@ _CUT = 64
 """Tokens by which the beginning may have more than the same characters have in the whole text, where it is cut."""
 
 
+_TOLD_OF_STOPS: set[tuple[str, int]] = set()
+"""Models, by name and vocabulary, whose requests have named stop tokens that they do not have: the log says it once."""
+
+
 class Admission(msgspec.Struct, frozen=True):
     """What requests are checked against."""
 
@@ -235,10 +239,12 @@ class Admission(msgspec.Struct, frozen=True):
         unknown = [token for token in stops if not 0 <= token < self.vocab_size]
         if not unknown:
             return stops
-        log.warning(
-            "stop_token_ids: ignored %d ids outside this model's vocabulary (0 to %d), %s among them",
-            len(unknown), self.vocab_size - 1, told(unknown[0]),
-        )  # fmt: skip
+        if (self.model, self.vocab_size) not in _TOLD_OF_STOPS:
+            _TOLD_OF_STOPS.add((self.model, self.vocab_size))
+            log.warning(
+                "stop_token_ids: ignored %s, which is outside this model's vocabulary (0 to %d) and can't end "
+                "an answer; further ones are ignored, too", told(unknown[0]), self.vocab_size - 1,
+            )  # fmt: skip
         return tuple(token for token in stops if 0 <= token < self.vocab_size)
 
     def _distinct(self, ids: tuple[int, ...], field: str) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -71,13 +72,27 @@ def _module(text: str, settings: Settings, shipped: _Shipped) -> tuple[str, str]
     return name, str(_locate(path, settings, shipped))
 
 
-def _locate(path: str, settings: Settings, shipped: _Shipped) -> Path:
+def untargeted_layers(settings: Settings) -> tuple[str, ...]:
+    """The layers that the adapter of ``--qlora-adapter-name-or-path`` does not change, as ``--quantization-ignore``
+    names them. Raises ``CheckpointError`` where there is no such adapter.
+    """
+    name = "qlora_adapter_name_or_path"
+    if settings[name] is None:
+        return ()
+    targets = read_config(_locate(settings[name], settings, {}, name)).targets
+    if targets is None:
+        return ()
+    meant = f"(?:.*\\.)?(?:{'|'.join(map(re.escape, targets))})" if isinstance(targets, tuple) else f"(?:{targets})"
+    return (f"re:(?!{meant}$)",)
+
+
+def _locate(path: str, settings: Settings, shipped: _Shipped, param: str = "lora_modules") -> Path:
     """The folder of an adapter, which may have to be fetched; it is looked into, so that nothing is loaded in vain."""
     folder = Path(shipped[path]() if path in shipped else path).expanduser()
     if not folder.is_dir():
         if not is_name(path):
             known = f"; with models come {', '.join(shipped)}" if shipped else ""
-            raise CheckpointError(f"there is no folder {path} with an adapter{known}", param="lora_modules")
+            raise CheckpointError(f"there is no folder {path} with an adapter{known}", param=param)
         folder = fetch(path, hub_of(settings, None))
     read_config(folder)
     return folder.resolve()

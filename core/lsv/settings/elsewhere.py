@@ -113,7 +113,6 @@ _RANKS = (
 
 _ADAPTERS = (
     *_rows("of adapters only LoRA is served: --enable-lora", enable_prompt_adapter=_OFF, prompt_adapters=_Row(((),))),
-    *_rows("an adapter is named by --lora-modules, on a base of any format", qlora_adapter_name_or_path=_none()),
     *_rows("a request names its adapter itself", default_mm_loras=_none("json")),
     neutral("enable_prompt_adapters", False, instead="of adapters only LoRA is served: --enable-lora"),
     *_rows("adapters that add tokens are refused when they are loaded", lora_extra_vocab_size=_any("int")),

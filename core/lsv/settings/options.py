@@ -321,6 +321,11 @@ _ADAPTERS = grouped(
         name="max_loras", type="int", default=1, low=1,
         help="maximum number of adapters in running requests; each takes device memory",
     ),
+    Setting(
+        name="qlora_adapter_name_or_path",
+        help="adapter whose target modules are the only layers that --quantization quantises; it is not served by this "
+        "option, but by --lora-modules or requests",
+    ),
     Setting(name="max_lora_rank", type="int", default=16, low=1, high=1024, help="the largest rank of an adapter"),
     Setting(
         name="max_cpu_loras", type="int", low=1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 
 from lsv import plugins
 from lsv.config import AdapterOptions
-from lsv.errors import ConfigError, LsvError
+from lsv.errors import CheckpointError, ConfigError, LsvError
 from lsv.llm import read_options
-from lsv.resolve.adapters import adapter_options
+from lsv.resolve.adapters import adapter_options, untargeted_layers
+from lsv.untrusted.patterns import Patterns
+from lsv.weights.quantizer import compile_names
 
 
 def options_of(**given: Any) -> AdapterOptions | None:
@@ -48,12 +51,11 @@ def test_what_changes_no_answer_is_taken() -> None:
     assert options_of(lora_extra_vocab_size=256, fully_sharded_loras=True) == options_of()
 
 
-@pytest.mark.row("F-293", "F-273")
+@pytest.mark.row("F-293")
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"long_lora_scaling_factors": "2,4"}, "rope"),
-        ({"qlora_adapter_name_or_path": "org/x"}, "lora-modules"),
         ({"max_loras": 4, "max_cpu_loras": 2}, "must be at least max_loras=4"),
         ({"lora_modules": "pirate"}, "must be name=path"),
         ({"lora_modules": "a=/nowhere/at/all"}, "there is no folder"),
@@ -72,3 +74,30 @@ def test_refusals(given: dict[str, Any], message: str) -> None:
 def test_a_name_is_given_once(adapter: Path) -> None:
     with pytest.raises(ConfigError, match="names a twice"):
         options_of(lora_modules=[f"a={adapter}", f"a={adapter}"])
+
+
+@pytest.mark.row("F-273")
+@pytest.mark.parametrize(
+    ("targets", "plain"),
+    [
+        (["q_proj", "k_proj", "v_proj", "o_proj"], {"mlp.up_proj", "lm_head", "self_attn.xq_proj"}),
+        (r".*\.self_attn\.\w+", {"mlp.up_proj", "lm_head"}),
+        ("all-linear", set()),
+    ],
+)
+def test_an_adapter_says_which_layers_are_quantised(targets: object, plain: set[str], tmp_path: Path) -> None:
+    config = {"peft_type": "LORA", "r": 8, "lora_alpha": 8, "target_modules": targets}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    settings = read_options({"qlora_adapter_name_or_path": str(tmp_path)}, plugins.load(()))
+    names = compile_names(untargeted_layers(settings), Patterns("test"))
+    layers = {"self_attn.q_proj", "self_attn.o_proj", *plain}
+    prefix = "model.layers.0."
+    assert {layer for layer in layers if any(name.match(prefix + layer) for name in names)} == plain
+
+
+@pytest.mark.row("F-273")
+def test_an_adapter_that_says_what_is_quantised_is_looked_for(tmp_path: Path) -> None:
+    settings = read_options({"qlora_adapter_name_or_path": str(tmp_path / "none")}, plugins.load(()))
+    with pytest.raises(CheckpointError, match="there is no folder") as refusal:
+        untargeted_layers(settings)
+    assert refusal.value.param == "qlora_adapter_name_or_path"

@@ -237,6 +237,7 @@ def test_a_disabled_window_is_that_of_the_language_model(configure):
         (("--block-size", "48"), {}, "block_size=48: cpu-paged allows"),
         (("--quantization", "fp9"), {}, "fp9"),
         (("--quantization-ignore", "lm_head"), {}, "quantization_ignore needs --quantization"),
+        (("--qlora-adapter-name-or-path", "org/x"), {}, "names the layers to quantise: add --quantization"),
         ((), {"quantization_config": {"quant_method": "mystery"}}, "quantised as 'mystery'"),
         (("--platform", "abacus"), {}, "abacus"),
         (("--attention-backend", "cpu-pagd"), {}, "cpu-paged"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,18 @@ def test_a_tied_head_that_is_ignored_leaves_the_embedding_plain(tmp_path: Path) 
     kept = untied(folder, "sym_int4", quantization_ignore=("lm_head",))
     assert not kept.embed.looks_up
     assert kept.head.linear.weight is kept.embed.weight
+
+
+@pytest.mark.row("F-273")
+def test_layers_that_a_qlora_adapter_does_not_target_stay_plain(tmp_path: Path) -> None:
+    folder, adapter = tiny("llama", tmp_path / "tiny", tie_word_embeddings=False), tmp_path / "adapter"
+    adapter.mkdir()
+    targets = ["q_proj", "k_proj", "v_proj", "o_proj"]
+    (adapter / "adapter_config.json").write_text(json.dumps({"r": 4, "lora_alpha": 8, "target_modules": targets}))
+    others = ["mlp", "lm_head", "embed_tokens"]
+    found = answer(folder, quantization="bitsandbytes", qlora_adapter_name_or_path=str(adapter))
+    assert found == answer(folder, quantization="bitsandbytes", quantization_ignore=others)
+    assert found != answer(folder, quantization="bitsandbytes")
 
 
 def untied(folder: Path, quantization: str | None, **options: Any) -> Any:

@@ -9,6 +9,7 @@ from lsv.config import Choices
 from lsv.errors import ConfigError
 from lsv.offers import QuantizerOffer
 from lsv.plugins.catalog import Catalog
+from lsv.resolve.adapters import untargeted_layers
 from lsv.resolve.lengths import mapping_of
 from lsv.settings import Settings
 
@@ -71,8 +72,26 @@ def _online(catalog: Catalog) -> str:
     return ", ".join(offer.name for offer in catalog.offers(QuantizerOffer) if offer.online)
 
 
-def choose_ignored(settings: Settings, checkpoint: Mapping[str, Any]) -> tuple[str, ...]:
+def choose_ignored(settings: Settings, checkpoint: Mapping[str, Any], choices: Choices) -> tuple[str, ...]:
     """The layers to leave unquantised. A quantised checkpoint has them as it has them."""
+    return (*_ignored(settings, checkpoint), *_untargeted(settings, checkpoint, choices))
+
+
+def _untargeted(settings: Settings, checkpoint: Mapping[str, Any], choices: Choices) -> tuple[str, ...]:
+    """What an adapter leaves unquantised because it was trained with these layers plain."""
+    name = "qlora_adapter_name_or_path"
+    if settings[name] is None:
+        return ()
+    if checkpoint.get("quantization_config") is not None:
+        choices.note(name, settings[name], "changes nothing: the checkpoint is quantised already")
+        return ()
+    if settings["quantization"] is None:
+        raise ConfigError(f"{name} names the layers to quantise: add --quantization", param=name)
+    choices.note(name, settings[name], "only the layers that this adapter targets are quantised")
+    return untargeted_layers(settings)
+
+
+def _ignored(settings: Settings, checkpoint: Mapping[str, Any]) -> tuple[str, ...]:
     names = tuple(settings["quantization_ignore"] or ())
     if names and (checkpoint.get("quantization_config") is not None or settings["quantization"] is None):
         raise ConfigError(
