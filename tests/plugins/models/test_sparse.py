@@ -140,6 +140,13 @@ def test_cached_latents_give_the_same_logits(case, checkpoint, catalog):
     assert compare_decoding(Sequences(declared), lambda _, ids: reference(ids)).error <= 1e-4
 
 
+@pytest.mark.parametrize("key", ["num_mtp_layers", "num_nextn_predict_layers"])
+def test_layers_that_draft_are_no_part_of_the_model(key, checkpoint, catalog):
+    family, shape = SHAPES["deepseek_v3"]
+    declared = declare(engine_config(checkpoint(family, **shape), family, overrides={key: 1}), catalog)
+    assert len(declared.layers) == 2
+
+
 def test_a_backend_without_room_for_latents_gets_keys_and_values(checkpoint, catalog):
     class Narrow(DenseAttention):
         def supports(self, layer):
