@@ -13,6 +13,7 @@ from lsv.config import EngineConfig
 from lsv.config import ModelPart as ModelPart
 from lsv.request.calls import CallForm as CallForm
 from lsv.request.media import Modality
+from lsv.request.media_needs import MediaNeeds
 from lsv.request.pooling import PoolingKind
 
 Stage = Literal["constraints", "processors"]
@@ -142,8 +143,8 @@ class ModelOffer(msgspec.Struct, frozen=True):
     adapts: bool = False
     """Whether it runs another library's code of the architecture."""
     block_size: int | None = None
-    """Tokens of a cache block that suit it, where the attention backend has such blocks; None leaves it to that. A page
-    holds a recurrent layer's state or so many tokens, and what the smaller one leaves of it is lost."""
+    """Tokens of a cache block that suit it; None leaves it to the attention backend. A page holds a recurrent layer's
+    state or so many tokens, and what the smaller one leaves of it is lost."""
     causal: bool = True
     """Whether a token sees only those before it. Where it sees all, nothing is cached and steps take whole prompts."""
     pooling: PoolingKind = "last"
@@ -166,8 +167,8 @@ class ModelOffer(msgspec.Struct, frozen=True):
     """Names the ``lsv.drafts.reader.StateReader`` of layers in the same checkpoint that predict further tokens."""
     divisible: bool = True
     """Whether the language model of a model that takes media answers texts alone as the whole does."""
-    media_files: tuple[str, ...] = ()
-    """Files of which a checkpoint must have one to take media. Without any, its language model is served alone."""
+    media_needs: MediaNeeds = MediaNeeds()
+    """What its media need; without it the language model is served alone."""
     told_by: Mapping[str, str] = {}
     """Other families' architectures that its checkpoints name, each with the key of config.json that only these have;
     the first of ``architectures`` is meant then."""
@@ -320,8 +321,7 @@ class KVTransportOffer(msgspec.Struct, frozen=True):
     """The setting of the plugin's that asks for it by having a value; its folder, say."""
     exchange: str = ""
     """Names a ``(lsv.transports.exchange.Seat) -> lsv.transports.exchange.Exchange``, made in the engine's process for
-    ``--kv-role``; empty where what it keeps can't be handed on.
-    """
+    ``--kv-role``; empty where what it keeps can't be handed on."""
 
 
 class CheckpointOffer(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ import pytest
 
 from lsv.config import Choices
 from lsv.offers import FamilyOffer, ModelOffer
+from lsv.request.media_needs import MediaNeeds
 from lsv.resolve.architecture.choice import choose_model, unwanted_media
 from lsv.resolve.architecture.families import Families, Wrapper
 from lsv.resolve.locate import merge
@@ -16,7 +17,7 @@ SEEING = ModelOffer("seeing", ("SeeingForConditionalGeneration",), "x:y", modali
 FALLBACK = ModelOffer("library", (), "x:y", fallback=True, adapts=True)
 TOWERED = ModelOffer(
     "towered", ("ToweredForConditionalGeneration",), "x:y", modalities=("text", "image"), adapts=True,
-    media_files=("processor.json", "images.json"),
+    media_needs=MediaNeeds(("processor.json", "images.json"), bars={"mutual": "images see themselves"}),
 )  # fmt: skip
 WHOLE = {
     "architectures": ["FreshForConditionalGeneration"],
@@ -161,7 +162,7 @@ def test_a_tower_of_a_library_keeps_what_holds_for_its_language_model(catalog, t
 @pytest.mark.parametrize(
     ("files", "asked", "why"),
     [
-        ((), {}, "none: the checkpoint has neither processor.json nor images.json, which say how images are prepared"),
+        ((), {}, "none: the checkpoint has neither processor.json nor images.json, which say how media are prepared"),
         (("images.json",), {"within": True}, "none: the layers that draft belong to the language model"),
         (("images.json",), {"unwanted": ("image",)}, "the language model of ToweredForConditionalGeneration alone"),
     ],
@@ -173,6 +174,35 @@ def test_a_tower_of_a_library_may_be_left_out(files, asked, why, catalog, tmp_pa
     served, _, said = choose(catalog, whole, tmp_path, **asked)
     assert (served.model, served.wrapper) == (NATIVE, "ToweredForConditionalGeneration")
     assert why in said
+
+
+@pytest.mark.parametrize(("asked", "expected"), [("native", NATIVE), ("transformers", FALLBACK)])
+def test_model_impl_is_about_the_language_model_alone(asked, expected, catalog, tmp_path):
+    (tmp_path / "images.json").touch()
+    whole = {**WHOLE, "architectures": ["ToweredForConditionalGeneration"]}
+    assert choose(catalog, whole, tmp_path, asked=asked)[0].model == expected
+
+
+def test_a_key_may_bar_images(catalog, tmp_path):
+    (tmp_path / "images.json").touch()
+    text = {**WHOLE["text_config"], "mutual": True}
+    whole = {**WHOLE, "architectures": ["ToweredForConditionalGeneration"], "text_config": text}
+    served, _, said = choose(catalog, whole, tmp_path)
+    assert served.model == NATIVE
+    assert "none: images see themselves (mutual in config.json)" in said
+
+
+def test_images_need_the_packages_that_prepare_them(tmp_path):
+    offer = ModelOffer(
+        "packed", ("PackedForConditionalGeneration",), "x:y", modalities=("text", "image"), adapts=True,
+        media_needs=MediaNeeds(packages=("json", "package_that_is_nowhere")),
+    )  # fmt: skip
+    catalog = catalog_of(SimpleNamespace(lsv_models=lambda: (NATIVE, offer, FALLBACK), lsv_families=lambda: [
+        FamilyOffer("table", f"{__name__}:known")
+    ]))  # fmt: skip
+    served, _, said = choose(catalog, {**WHOLE, "architectures": ["PackedForConditionalGeneration"]}, tmp_path)
+    assert served.model == NATIVE
+    assert "none: media need the package package_that_is_nowhere, which is not installed" in said
 
 
 def test_the_adapter_serves_text_where_a_tower_is_left_out_and_no_native_model_fits(catalog, tmp_path):

@@ -16,7 +16,7 @@ from lsv.request.media import Modality
 from lsv.resolve.architecture.families import Families, read_families
 from lsv.resolve.architecture.halves import architectures_of, has_half, read_half
 from lsv.resolve.code import note_model
-from lsv.resolve.locate import read_config
+from lsv.resolve.locate import language_of, read_config
 from lsv.resolve.overrides import instead, strange_overrides
 from lsv.resolve.pooling import HEADS
 from lsv.settings import Settings
@@ -62,29 +62,35 @@ def choose_model(
     """
     named = _read_name(checkpoint, folder, catalog)
     model = _find_native(catalog, named)
-    alone = _is_alone(model, folder, choices, unwanted, within=within)
+    towered = model.adapts and model.modalities != ("text",)
+    alone = (towered and asked != "auto") or _is_alone(checkpoint, folder, model, choices, unwanted, within=within)
     if asked != "transformers" and (model.fallback or alone):
         families = read_families(catalog)
         served = _find_half(checkpoint, named, catalog, families) or _find_meant(checkpoint, named, catalog, families)
         if served is not None:
             choices.note("architecture", served.architecture, _explain(served, named, checkpoint, families))
             return served
-    model = _find_fallback(catalog, named) if alone and model.adapts else find_offer(catalog, named, asked)
+    lone = alone and model.adapts and asked != "native"
+    model = _find_fallback(catalog, named) if lone else find_offer(catalog, named, asked)
     note_model(checkpoint, named, model, choices, asked)
-    return Served(
-        named, _as_half(model, _find_half(checkpoint, named, catalog, read_families(catalog)) if model.adapts else None)
-    )
+    if towered and not lone:
+        model = _as_half(model, _find_half(checkpoint, named, catalog, read_families(catalog)))
+    return Served(named, model)
 
 
 def _as_half(model: ModelOffer, half: Served | None) -> ModelOffer:
     """The offer of another library's code for a model that takes media, with what holds for its language model."""
-    if half is None or model.modalities == ("text",):
+    if half is None:
         return model
     own = half.model
     return msgspec.structs.replace(
-        model, unstable=own.unstable, block_size=own.block_size, positions=own.positions,
-        unused_positions=own.unused_positions, stop_tokens=own.stop_tokens,
-    )  # fmt: skip
+        model,
+        unstable=own.unstable,
+        block_size=own.block_size,
+        positions=own.positions,
+        unused_positions=own.unused_positions,
+        stop_tokens=own.stop_tokens,
+    )
 
 
 def _drafts_within(settings: Settings, catalog: Catalog) -> bool:
@@ -94,21 +100,27 @@ def _drafts_within(settings: Settings, catalog: Catalog) -> bool:
     return any(offer.within and method in (offer.name, *offer.aliases) for offer in catalog.offers(DrafterOffer))
 
 
-def _is_alone(model: ModelOffer, folder: Path, choices: Choices, unwanted: Collection[str], *, within: bool) -> bool:
+def _is_alone(
+    checkpoint: Mapping[str, Any],
+    folder: Path,
+    model: ModelOffer,
+    choices: Choices,
+    unwanted: Collection[str],
+    *,
+    within: bool,
+) -> bool:
     """Whether the language model of one that takes media is to be served alone."""
     media = set(model.modalities) - {"text"}
     if not media or not model.divisible:
         return False
-    if within and model.adapts:
-        choices.note("media", "none", "the layers that draft belong to the language model: images need another method")
+    if media <= set(unwanted):
         return True
-    if not model.media_files or any((folder / name).is_file() for name in model.media_files):
-        return media <= set(unwanted)
-    names = " nor ".join(model.media_files)
-    choices.note(
-        "media", "none", f"the checkpoint has neither {names}, which say how {' and '.join(media)}s are prepared"
-    )
-    return True
+    why = model.media_needs.find_obstacle(folder, language_of(checkpoint)[1])
+    if not why and within and model.adapts:
+        why = "the layers that draft belong to the language model: images need another method"
+    if why:
+        choices.note("media", "none", why)
+    return bool(why)
 
 
 def _explain(served: Served, named: str, checkpoint: Mapping[str, Any], families: Families) -> str:

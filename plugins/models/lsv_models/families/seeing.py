@@ -5,7 +5,9 @@ from __future__ import annotations
 SEEING = (
     "AriaForConditionalGeneration",
     "AyaVisionForConditionalGeneration",
+    "DeepseekOcr2ForConditionalGeneration",
     "DeepseekVLForConditionalGeneration",
+    "DeepseekVLHybridForConditionalGeneration",
     "Exaone4_5_ForConditionalGeneration",
     "Gemma4ForConditionalGeneration",
     "Glm46VForConditionalGeneration",
@@ -15,6 +17,7 @@ SEEING = (
     "HyperCLOVAXVisionV2ForConditionalGeneration",
     "Idefics3ForConditionalGeneration",
     "JanusForConditionalGeneration",
+    "Lfm3VlForConditionalGeneration",
     "LightOnOcrForConditionalGeneration",
     "LlavaNextVideoForConditionalGeneration",
     "LlavaOnevisionForConditionalGeneration",
@@ -29,3 +32,9 @@ SEEING = (
     "VideoLlavaForConditionalGeneration",
     "VipLlavaForConditionalGeneration",
 )
+WITH_TORCHVISION = (
+    "Cohere2VisionForConditionalGeneration",
+    "Gemma4UnifiedForConditionalGeneration",
+    "Lfm2VlForConditionalGeneration",
+)
+"""Those whose images transformers prepares with torchvision alone."""

@@ -22,8 +22,8 @@ from lsv.resolve.locate import read_config
 from lsv.testing.model import engine_config, load
 from lsv.testing.shown import check_shown, encode
 from lsv_doctor.models.trials.images.cases import CASES
-from lsv_doctor.models.trials.images.checkpoints import write
-from lsv_models.families.seeing import SEEING
+from lsv_doctor.models.trials.images.checkpoints import wrapper_class, write
+from lsv_models.families.seeing import SEEING, WITH_TORCHVISION
 from lsv_models.generic.refusal import Refused
 from lsv_models.generic.seeing import Embedded, StandIn, WrapperEncoder
 from lsv_multimodal.families.wrapper.images import WrapperProcessor
@@ -83,16 +83,16 @@ class Prompts:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_and_tokens_equal_transformers(family: str, wrapped: Any, catalog: Any, picture: Any) -> None:
+    if wrapper_class(family) in WITH_TORCHVISION:
+        pytest.importorskip("torchvision")
     folder, model = wrapped(family)
     prompts = Prompts(family, folder, model)
     shown = prompts.place_all(picture)
     check_shown(engine_config(folder, OFFER, max_len=2048), catalog, shown, prompts.reference.logits)
 
 
-def test_every_family_of_the_table_is_checked(wrapped: Any) -> None:
-    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as NAMES
-
-    assert sorted(SEEING) == sorted({str(NAMES[family]) for family in CASES})
+def test_every_family_of_the_table_is_checked() -> None:
+    assert sorted((*SEEING, *WITH_TORCHVISION)) == sorted({wrapper_class(family) for family in CASES})
 
 
 @pytest.mark.parametrize("family", ["idefics3", "mistral3", "llava_onevision", "qwen3_5", "glm46v", "gemma4"])

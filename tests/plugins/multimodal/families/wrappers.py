@@ -34,7 +34,7 @@ class Reference:
         else:
             ids = self.processor.tokenizer(text, return_tensors="pt")["input_ids"]
             made = {"input_ids": ids}
-        made = {name: each for name, each in made.items() if each is not None}
+        made = {name: each.float() if each.dtype == torch.bfloat16 else each for name, each in made.items()}
         kept = ("attention_mask", "token_type_ids")
         self.inputs[number] = {name: each for name, each in made.items() if name not in kept}
         return self.inputs[number]

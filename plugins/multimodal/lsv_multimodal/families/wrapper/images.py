@@ -33,6 +33,8 @@ class WrapperProcessor:
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         self._processor = load_whole_processor(folder, config)
+        backend = [each.__name__ for each in type(self._processor.image_processor).__mro__]
+        self._form = "pt" if "TorchvisionBackend" in backend else "np"
         self._row, self._by_axes = find_row_token(config), stands_by_axes(config)
         placeholder = find_placeholder(folder, config)
         self._text = self._processor.tokenizer.convert_ids_to_tokens(placeholder)
@@ -47,7 +49,7 @@ class WrapperProcessor:
         check_options(options)
         image = PilImage.fromarray(check_image(content))
         made = self._processor(
-            images=[image], text=[self._text], return_tensors="np", text_kwargs={"add_special_tokens": False}
+            images=[image], text=[self._text], return_tensors=self._form, text_kwargs={"add_special_tokens": False}
         )
         tokens = np.asarray(made["input_ids"]).reshape(-1).astype(np.int64)
         if self._row not in tokens:
@@ -67,7 +69,7 @@ class WrapperProcessor:
 
 
 def _array(name: str, value: Any) -> npt.NDArray[Any]:
-    array = np.asarray(value)
+    array = np.asarray(value.float() if str(getattr(value, "dtype", "")) == "torch.bfloat16" else value)
     if array.dtype == object:
         raise CheckpointError(f"the processor makes {name} in a form that is not an array")
     return array.astype(np.float32) if array.dtype == np.float64 else array

@@ -24,7 +24,6 @@ class Case:
     """processor_config.json."""
     shows: str = ""
     """What a prompt has for an image, if not the first of its tokens."""
-    new: int = 6
     seed: int = 0
 
 
@@ -309,5 +308,77 @@ CASES: dict[str, Case] = {
                            "fullatt_block_indexes": [1]},
          "image_token_id": PADS[0], "video_token_id": PADS[3]},
         "Qwen2VLImageProcessor", GRID, PADS, shows=PAD,
+    ),
+    "deepseek_vl_hybrid": Case(
+        {"text_config": text("llama"), "vision_config": tower(model_type="siglip_vision_model", image_size=56,
+                                                               patch_size=7),
+         "high_res_vision_config": {"model_type": "sam_vision_model", "hidden_size": 32, "output_channels": 16,
+                                    "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 128,
+                                    "patch_size": 4, "window_size": 4, "global_attn_indexes": [1], "mlp_dim": 48},
+         "image_token_id": "<image_placeholder>"},
+        "DeepseekVLHybridImageProcessor", {"size": {"height": 56, "width": 56},
+                                           "high_res_size": {"height": 128, "width": 128}},
+        ("<image_placeholder>",), named={"image_token": "<image_placeholder>"}, processor={"num_image_tokens": 64},
+    ),
+    "lfm3_vl": Case(
+        {"text_config": text("lfm3", layer_types=["conv", "full_attention"]),
+         "vision_config": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+                           "num_key_value_heads": 2, "patch_size": 4},
+         "projector_hidden_size": 64, **PAD_IDS},
+        "Qwen2VLImageProcessor", GRID, PADS, shows=PAD,
+    ),
+    "cohere2_vision": Case(
+        {
+            "text_config": text("cohere2", logit_scale=1.0, sliding_window=9,
+                                layer_types=["sliding_attention", "full_attention"]),
+            "vision_config": tower(model_type="siglip_vision_model", image_size=98), "image_token_id": "<|IMG_PATCH|>",
+            "alignment_intermediate_size": 64,
+        },
+        "Cohere2VisionImageProcessor",
+        {"size": {"height": 98, "width": 98}, "patch_size": 7, "downsample_factor": 2, "max_patches": 2},
+        ("<|IMG_PATCH|>", "<|START_OF_IMG|>", "<|END_OF_IMG|>", "<|IMG_LINE_BREAK|>"),
+        named={"image_token": "<|IMG_PATCH|>", "boi_token": "<|START_OF_IMG|>", "eoi_token": "<|END_OF_IMG|>",
+               "img_line_break_token": "<|IMG_LINE_BREAK|>"},
+    ),
+    "lfm2_vl": Case(
+        {
+            "text_config": text("lfm2", layer_types=["conv", "full_attention"]),
+            "vision_config": {"model_type": "siglip2_vision_model", "hidden_size": 32, "intermediate_size": 48,
+                              "num_hidden_layers": 2, "num_attention_heads": 2, "num_patches": 16, "patch_size": 4},
+            "image_token_id": "<image>", "projector_hidden_size": 64,
+        },
+        "Lfm2VlImageProcessor",
+        {"encoder_patch_size": 4, "tile_size": 16, "min_image_tokens": 1, "max_image_tokens": 16,
+         "max_num_patches": 64, "min_tiles": 2, "max_tiles": 4, "downsample_factor": 2},
+        ("<image>", "<|image_start|>", "<|image_end|>", "<|img_thumbnail|>"),
+        named={"image_token": "<image>", "image_start_token": "<|image_start|>", "image_end_token": "<|image_end|>",
+               "image_thumbnail": "<|img_thumbnail|>"},
+    ),
+    "deepseek_ocr2": Case(
+        {"text_config": text("deepseek_ocr2_text", max_position_embeddings=2048, n_routed_experts=4,
+                             num_experts_per_tok=2, moe_intermediate_size=24, n_shared_experts=1,
+                             mlp_layer_types=["dense", "sparse"]),
+         "vision_config": {
+             "sam_config": {"hidden_size": 32, "output_channels": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+                            "global_attn_indexes": [1], "mlp_dim": 48, "downsample_channels": [32, 32]},
+             "encoder_config": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+                                "num_attention_heads": 2, "num_key_value_heads": 2}},
+         "image_token_id": "<image>"},
+        "DeepseekOcr2ImageProcessor", {},
+    ),
+    "gemma4_unified": Case(
+        {"text_config": {
+            **text("gemma4_unified_text", sliding_window=9, layer_types=["sliding_attention", "full_attention"]),
+            "use_bidirectional_attention": None,
+         },
+         "vision_config": {"patch_size": 4, "pooling_kernel_size": 2, "mm_embed_dim": 32, "mm_posemb_size": 64,
+                           "output_proj_dims": 32},
+         "audio_config": None, "image_token_id": "<|image|>", "boi_token_id": "<|image>", "eoi_token_id": "<image|>",
+         "video_token_id": "<|video|>", "audio_token_id": "<|audio|>"},
+        "Gemma4UnifiedImageProcessor",
+        {"patch_size": 4, "max_soft_tokens": 70, "pooling_kernel_size": 2},
+        ("<|image|>", "<|image>", "<image|>", "<|video|>", "<|audio|>", "<|audio>", "<audio|>"),
+        named={"image_token": "<|image|>", "boi_token": "<|image>", "eoi_token": "<image|>", "audio_token": "<|audio|>",
+               "boa_token": "<|audio>", "eoa_token": "<audio|>"},
     ),
 }  # fmt: skip

@@ -16,16 +16,21 @@ FIRST = 259
 """The id of the first special token of a family."""
 
 
+def wrapper_class(kind: str) -> str:
+    """The class that a model_type has."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as NAMES
+
+    return str(NAMES[kind])
+
+
 def write(kind: str, folder: Path, case: Case | None = None) -> Any:
     """A tiny checkpoint of a family in ``folder``, and transformers' own model of it."""
     import transformers
-    from transformers.models.auto import modeling_auto as auto
 
     case = case or CASES[kind]
     ids = {token: FIRST + number for number, token in enumerate(case.tokens)}
-    names = {**auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES, **auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES}
     torch.manual_seed(case.seed)
-    make: Any = getattr(transformers, names[kind])
+    make: Any = getattr(transformers, wrapper_class(kind))
     config = transformers.CONFIG_MAPPING[kind](**_number(case.config, ids))
     model = make._from_config(config, dtype=torch.float32, attn_implementation="eager")
     draw_weights(model, 0.2)
