@@ -170,8 +170,8 @@ class ModelOffer(msgspec.Struct, frozen=True):
     media_needs: MediaNeeds = MediaNeeds()
     """What its media need; without it the language model is served alone."""
     told_by: Mapping[str, str] = {}
-    """Other families' architectures that its checkpoints name, each with the key of config.json that only these have;
-    the first of ``architectures`` is meant then."""
+    """Other families' architectures that its checkpoints name, each with the key of config.json that only these have,
+    or a value (``a.b=c``); the first of ``architectures`` is meant then."""
 
 
 class FamilyOffer(msgspec.Struct, frozen=True):

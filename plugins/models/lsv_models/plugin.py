@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from lsv import hookimpl
 from lsv.offers import FamilyOffer, ModelOffer
 from lsv.request.media_needs import MediaNeeds
@@ -59,6 +61,10 @@ def lsv_models() -> Iterable[ModelOffer]:
     yield from seq2seq.OFFERS
     yield _tower("transformers_seeing", SEEING)
     yield _tower("transformers_torchvision", WITH_TORCHVISION, "torchvision")
+    yield msgspec.structs.replace(
+        _tower("transformers_pixtral", ("PixtralForConditionalGeneration",)),
+        told_by={"LlavaForConditionalGeneration": "vision_config.model_type=pixtral"},
+    )
     yield ModelOffer("transformers", (), "lsv_models.generic:Generic", _TASKS, fallback=True, adapts=True)
 
 

@@ -183,6 +183,19 @@ def test_model_impl_is_about_the_language_model_alone(asked, expected, catalog, 
     assert choose(catalog, whole, tmp_path, asked=asked)[0].model == expected
 
 
+@pytest.mark.parametrize(
+    ("vision", "expected"), [({"model_type": "other"}, "other"), ({"model_type": "usual"}, "seeing"), (None, "seeing")]
+)
+def test_a_value_of_config_json_tells_families_of_one_name_apart(vision, expected, tmp_path):
+    other = ModelOffer(
+        "other", ("OtherForConditionalGeneration",), "x:y", modalities=("text", "image"),
+        told_by={"SeeingForConditionalGeneration": "vision_config.model_type=other"},
+    )  # fmt: skip
+    catalog = catalog_of(SimpleNamespace(lsv_models=lambda: (NATIVE, SEEING, other, FALLBACK)))
+    whole = {**WHOLE, "architectures": ["SeeingForConditionalGeneration"], "vision_config": vision}
+    assert choose(catalog, whole, tmp_path)[0].model.name == expected
+
+
 def test_a_key_may_bar_images(catalog, tmp_path):
     (tmp_path / "images.json").touch()
     text = {**WHOLE["text_config"], "mutual": True}

@@ -159,9 +159,18 @@ def _read_name(checkpoint: Mapping[str, Any], folder: Path, catalog: Catalog) ->
         raise ConfigError(f"{folder}/config.json names no architecture; add one with --hf-overrides", param="model")
     for offer in catalog.offers(ModelOffer):
         key = offer.told_by.get(names[0])
-        if key is not None and checkpoint.get(key):
+        if key is not None and _says(checkpoint, key):
             return offer.architectures[0]
     return names[0]
+
+
+def _says(checkpoint: Mapping[str, Any], key: str) -> bool:
+    """Whether config.json has something under a key, such as ``vision_config``, or what ``a.b=c`` asks for."""
+    path, _, wanted = key.partition("=")
+    value: Any = checkpoint
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value == wanted if wanted else bool(value)
 
 
 def _find_half(checkpoint: Mapping[str, Any], named: str, catalog: Catalog, families: Families) -> Served | None:

@@ -57,7 +57,7 @@ def _make(subject: Subject) -> tuple[Path, Any, str] | None:
     folder, family = subject.folder / "images", subject.order.family
     folder.mkdir(exist_ok=True)
     if (case := CASES.get(family)) is not None:
-        return folder, write(family, folder, case), case.shows or case.tokens[0]
+        return folder, write(family, folder), case.shows or case.tokens[0]
     if (seeing := SEEING.get(family)) is None:
         return None
     if family in _OF_THE_PROMPT:

@@ -24,6 +24,8 @@ class Case:
     """processor_config.json."""
     shows: str = ""
     """What a prompt has for an image, if not the first of its tokens."""
+    kind: str = ""
+    """Its model_type, if not the case's name."""
     seed: int = 0
 
 
@@ -55,6 +57,10 @@ PAD_IDS = {
 DELTA = {
     "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
     "layer_types": ["linear_attention", "full_attention"],
+}  # fmt: skip
+BREAKS = {
+    "processor_class": "PixtralProcessor", "patch_size": 7, "image_token": "[IMG]", "image_break_token": "[IMG_BREAK]",
+    "image_end_token": "[IMG_END]",
 }  # fmt: skip
 TILES = [[28, 56], [56, 28], [56, 56]]
 ROWS = tuple(f"<row_{i + 1}_col_{j + 1}>" for i in range(6) for j in range(6))
@@ -90,10 +96,19 @@ CASES: dict[str, Case] = {
         "PixtralImageProcessor",
         {"patch_size": 7, "size": {"longest_edge": 56}},
         ("[IMG]", "[IMG_BREAK]", "[IMG_END]"),
-        processor={
-            "processor_class": "PixtralProcessor", "patch_size": 7, "spatial_merge_size": 2, "image_token": "[IMG]",
-            "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]",
+        processor={**BREAKS, "spatial_merge_size": 2},
+    ),
+    "pixtral": Case(
+        {
+            "text_config": text("mistral", sliding_window=None),
+            "vision_config": tower(model_type="pixtral", head_dim=16, image_size=56),
+            "image_token_index": "[IMG]", "vision_feature_layer": -1, "vision_feature_select_strategy": "full",
         },
+        "PixtralImageProcessor",
+        {"patch_size": 7, "size": {"longest_edge": 56}},
+        ("[IMG]", "[IMG_BREAK]", "[IMG_END]"),
+        processor=BREAKS,
+        kind="llava",
     ),
     "llava_onevision": Case(
         {

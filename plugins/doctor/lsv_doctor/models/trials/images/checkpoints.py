@@ -16,22 +16,22 @@ FIRST = 259
 """The id of the first special token of a family."""
 
 
-def wrapper_class(kind: str) -> str:
-    """The class that a model_type has."""
+def wrapper_class(family: str) -> str:
+    """The class of a case."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as NAMES
 
-    return str(NAMES[kind])
+    return str(NAMES[CASES[family].kind or family])
 
 
-def write(kind: str, folder: Path, case: Case | None = None) -> Any:
+def write(family: str, folder: Path) -> Any:
     """A tiny checkpoint of a family in ``folder``, and transformers' own model of it."""
     import transformers
 
-    case = case or CASES[kind]
+    case = CASES[family]
     ids = {token: FIRST + number for number, token in enumerate(case.tokens)}
     torch.manual_seed(case.seed)
-    make: Any = getattr(transformers, wrapper_class(kind))
-    config = transformers.CONFIG_MAPPING[kind](**_number(case.config, ids))
+    make: Any = getattr(transformers, wrapper_class(family))
+    config = transformers.CONFIG_MAPPING[case.kind or family](**_number(case.config, ids))
     model = make._from_config(config, dtype=torch.float32, attn_implementation="eager")
     draw_weights(model, 0.2)
     model.save_pretrained(folder)
