@@ -160,6 +160,15 @@ def test_text_is_served_without_the_files_of_a_processor(wrapped: Any, tmp_path:
             llm.generate([{"prompt": "<image>", "multi_modal_data": {"image": np.zeros((9, 9, 3), np.uint8)}}], GREEDY)
 
 
+@pytest.mark.parametrize("family", ["idefics3", "qwen3_5"])
+def test_embeddings_instead_of_an_image_are_refused(family: str, wrapped: Any, engine: Any) -> None:
+    folder, _ = wrapped(family)
+    case, rows = CASES[family], np.zeros((4, 64), np.float32)
+    own: Engine = engine(folder, max_model_len=128)
+    with pytest.raises(BadRequest, match="takes images, and no embeddings instead"):
+        own.ask({"prompt": case.shows or case.tokens[0], "multi_modal_data": {"image": rows}}, 1)
+
+
 def test_the_log_says_at_which_speed_images_run(wrapped: Any, catalog: Any, caplog: Any) -> None:
     with caplog.at_level(logging.INFO, "lsv_models.generic.seeing"):
         load(engine_config(wrapped("idefics3")[0], OFFER), catalog)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from lsv.errors import CheckpointError
+from lsv.errors import BadRequest, CheckpointError
 from lsv.media.processor import Placement
-from lsv.request.media import Media, Modality, Positions
+from lsv.request.media import EMBEDDINGS, Media, Modality, Positions
 from lsv.resolve.locate import language_of, read_object
 from lsv_multimodal.families.named_tokens import named_tokens
 from lsv_multimodal.families.qwen2_vl import Qwen2VLPlacement, read_array
@@ -47,6 +47,7 @@ class WrapperPlacement:
         self.placeholders = {"image": find_placeholder(folder, config)}
 
     def positions(self, ids: Sequence[int], media: Sequence[Media]) -> Positions | None:
+        _refuse_embeddings(media)
         return None
 
 
@@ -60,12 +61,19 @@ class GridPlacement(Qwen2VLPlacement):
 
     def positions(self, ids: Sequence[int], media: Sequence[Media]) -> Positions | None:
         """One after the other for families whose processors make no grids."""
+        _refuse_embeddings(media)
         gridded = [item for item in media if GRID in item.inputs]
         return super().positions(ids, gridded) if gridded else None
 
     def sizes(self, item: Media) -> list[int]:
         frames, height, width = np.ravel(read_array(item, GRID)).tolist()
         return [frames, height // self._merge, width // self._merge]
+
+
+def _refuse_embeddings(media: Sequence[Media]) -> None:
+    """Embeddings of a caller's lack the tokens around them, and what some families add to rows."""
+    if any(EMBEDDINGS in item.inputs for item in media):
+        raise BadRequest("this model takes images, and no embeddings instead: its own processor lays them out")
 
 
 def make_placement(folder: Path, config: Mapping[str, Any]) -> Placement:
