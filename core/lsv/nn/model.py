@@ -35,6 +35,9 @@ class Encoder(nn.Module):
     deeper: int = 0
     """Behind how many of the first layers it adds something to its tokens (DeepStack, Meng et al. 2024). Its rows hold
     that side by side: the embedding, what is added behind the first layer, behind the second, and so on."""
+    dispensable: frozenset[str] = frozenset()
+    """Tensors that a checkpoint may hold in forms that do not fit: the model is then declared with a reason not to read
+    them (``Declaration.towerless``)."""
 
     def begin(self, inputs: Mapping[str, torch.Tensor]) -> Any:
         """The state that the first part works on; ``inputs`` are on the device."""

@@ -155,6 +155,8 @@ class Declaration:
     """What checkpoints write instead of the beginnings of the model's tensor names."""
     untied: frozenset[str] = frozenset()
     """Tensors of heads that config.json ties to the embedding while the checkpoint has others for them."""
+    towerless: str = ""
+    """Why towers that a model can do without are not read; empty where they are."""
     slots: list[TensorSlot] = field(default_factory=list)
     ties: list[Tie] = field(default_factory=list)
     """The heads that share the embedding's weight."""

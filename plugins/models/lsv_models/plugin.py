@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
-
 from lsv import hookimpl
 from lsv.offers import FamilyOffer, ModelOffer
-from lsv.request.media_needs import MediaNeeds
 from lsv_models import rereading_offers as rereading
-from lsv_models.families.seeing import SEEING, WITH_TORCHVISION
+from lsv_models import seeing_offers as seeing
 from lsv_models.gemma import offers as gemma
 from lsv_models.gpt import offers as gpt
 from lsv_models.pooling import offers as pooling
@@ -59,30 +56,8 @@ def lsv_models() -> Iterable[ModelOffer]:
     yield from pooling.OFFERS
     yield from rereading.OFFERS
     yield from seq2seq.OFFERS
-    yield _tower("transformers_seeing", SEEING)
-    yield _tower("transformers_torchvision", WITH_TORCHVISION, "torchvision")
-    yield msgspec.structs.replace(
-        _tower("transformers_pixtral", ("PixtralForConditionalGeneration",)),
-        told_by={"LlavaForConditionalGeneration": "vision_config.model_type=pixtral"},
-    )
+    yield from seeing.OFFERS
     yield ModelOffer("transformers", (), "lsv_models.generic:Generic", _TASKS, fallback=True, adapts=True)
-
-
-def _tower(name: str, architectures: tuple[str, ...], *packages: str) -> ModelOffer:
-    """Wrappers of transformers whose images its own towers read."""
-    return ModelOffer(
-        name,
-        architectures,
-        "lsv_models.generic.seeing:make",
-        modalities=_SEEING,
-        adapts=True,
-        media_needs=MediaNeeds(
-            ("preprocessor_config.json", "processor_config.json"),
-            packages,
-            {"use_bidirectional_attention": "tokens of an image see one another, which native models alone can do"},
-        ),
-        note="its language model runs natively where it can, and transformers' own tower reads images",
-    )
 
 
 @hookimpl

@@ -15,6 +15,7 @@ from lsv.plugins.catalog import Catalog
 from lsv.request.media import Modality
 from lsv.resolve.architecture.families import Families, read_families
 from lsv.resolve.architecture.halves import architectures_of, has_half, read_half
+from lsv.resolve.architecture.obstacles import find_obstacle
 from lsv.resolve.code import note_model
 from lsv.resolve.locate import language_of, read_config
 from lsv.resolve.overrides import instead, strange_overrides
@@ -115,7 +116,7 @@ def _is_alone(
         return False
     if media <= set(unwanted):
         return True
-    why = model.media_needs.find_obstacle(folder, language_of(checkpoint)[1])
+    why = find_obstacle(model.media_needs, folder, language_of(checkpoint)[1])
     if not why and within and model.adapts:
         why = "the layers that draft belong to the language model: images need another method"
     if why:

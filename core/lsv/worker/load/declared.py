@@ -102,11 +102,12 @@ def declare(
     architecture: Architecture | None = None,
     untied: frozenset[str] = frozenset(),
     half: Half | None = None,
+    towerless: str = "",
 ) -> Declared:
     """Build the model on meta from config.json alone. ``communicator`` None means a single rank, ``exchange`` is with
     replicas that share its experts, ``architecture`` None the one of the configuration's offer. Heads whose tensors
     are ``untied`` have weights of their own, whatever config.json says. ``half`` is where the model is in a checkpoint
-    that holds more.
+    that holds more, and ``towerless`` says why a tower is left out that the model can do without.
 
     Raises ``CheckpointError`` for a config.json the architecture can't follow, ``ConfigError`` for sizes that
     can't be split over the ranks and for an unknown dtype.
@@ -126,6 +127,7 @@ def declare(
         _make_placement(config, communicator if exchange is None else exchange.communicator),
         (*architecture.prefixes, *(half.prefixes if half else ())),
         untied,
+        towerless,
     )
     w, pooler = Weights(declaration), config.pooler
     model = architecture(w, without_head(json, pooler) if causal else json, config.max_model_len)

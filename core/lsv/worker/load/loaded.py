@@ -19,7 +19,7 @@ from lsv.attention import AttentionBackend
 from lsv.config import EngineConfig, Fit
 from lsv.drafts.making import check_taps
 from lsv.engine.executor import ReportProgress
-from lsv.errors import ConfigError
+from lsv.errors import CheckpointError, ConfigError
 from lsv.nn.dtypes import model_dtype
 from lsv.nn.exchange import TokenExchange
 from lsv.offers import CheckpointOffer
@@ -28,7 +28,7 @@ from lsv.platform import Communicator, Device
 from lsv.plugins.catalog import Catalog
 from lsv.weights import kv_scales
 from lsv.weights.checkpoint import CheckpointSource, DummySource, RenamedSource, SafetensorsSource
-from lsv.weights.fill import Report
+from lsv.weights.fill import Report, check
 from lsv.weights.halves import Half, find_half
 from lsv.weights.pickled import PickledSource, pickled_files
 from lsv.weights.sharded import ShardedSource, is_sharded
@@ -134,6 +134,9 @@ def declare_stored(
         declare, config, catalog, communicator=communicator, exchange=exchange, torch_device=torch_device
     )  # fmt: skip
     declared = make()
+    if why := _find_misfit(config, declared, catalog):
+        make = partial(make, towerless=why)
+        declared = make()
     if (half := locate_half(config, declared, catalog)) is not None:
         make = partial(make, half=half)
         declared = declared.within(half) if config.quantization is None else make()  # formats go by stored names
@@ -151,6 +154,23 @@ def declare_stored(
         ", ".join(sorted(untied)),
     )
     return make(untied=untied)
+
+
+def _find_misfit(config: EngineConfig, declared: Declared, catalog: Catalog) -> str:
+    """Why a checkpoint does not hold a tower that the model can do without as it is declared; empty where it does."""
+    names = frozenset() if declared.model.encoder is None else declared.model.encoder.dispensable
+    if not names or config.load_format == "dummy":
+        return ""
+    slots = [slot for slot in declared.slots if any(piece.name in names for piece in slot.pieces)]
+    with closing(open_source(config, declared, catalog)) as source:
+        if isinstance(source, ShardedSource):
+            return ""
+        stored = RenamedSource(source, declared.model.rename).tensors()
+    try:
+        check(slots, {name: stored[name] for name in names & stored.keys()}, ())
+    except CheckpointError as misfit:
+        return misfit.message
+    return ""
 
 
 def locate_half(config: EngineConfig, declared: Declared, catalog: Catalog) -> Half | None:

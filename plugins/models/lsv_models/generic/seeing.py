@@ -114,7 +114,7 @@ class WrapperEncoder(Encoder):
         wrapper.set_input_embeddings(Tokens(embed, table.weight, w.device))
         wrapper.set_submodule(place, StandIn(wrapper.get_submodule(place)))
         self.unread = _drop_unseen(wrapper)
-        self.names = frozenset(_declare(w, wrapper, self.layout))
+        self.dispensable = frozenset(_declare(w, wrapper, self.layout))
         for name, module in wrapper.named_modules():
             make_own_buffers(_find_owner(wrapper, name), name, module, w.device)
         self.wrapper = wrapper
@@ -275,6 +275,8 @@ class Seeing:
         declared, name, text = len(w.declaration.slots), name_architecture(parsed), parsed.get_text_config()
         rule = _sections(text)
         try:
+            if w.declaration.towerless:
+                raise Refused(w.declaration.towerless)
             if getattr(text, "use_bidirectional_attention", None):
                 raise Refused(_MUTUAL)
             if rule and native:
@@ -297,7 +299,7 @@ class Seeing:
 
 def _read_beside(model: Model, encoder: WrapperEncoder, *, native: bool) -> None:
     """Have a language model read the encoder's tensors, too."""
-    own, spell, names = model.rename, encoder.layout.rename, encoder.names
+    own, spell, names = model.rename, encoder.layout.rename, encoder.dispensable
 
     def rename(name: str) -> str:
         spelt = spell(name)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from lsv import LLM, SamplingParams
 from lsv.errors import BadRequest, CheckpointError, LsvError
@@ -23,9 +24,9 @@ from lsv.testing.model import engine_config, load
 from lsv.testing.shown import check_shown, encode
 from lsv_doctor.models.trials.images.cases import CASES
 from lsv_doctor.models.trials.images.checkpoints import wrapper_class, write
-from lsv_models.families.seeing import SEEING, WITH_TORCHVISION
 from lsv_models.generic.refusal import Refused
 from lsv_models.generic.seeing import Embedded, StandIn, WrapperEncoder
+from lsv_models.seeing_offers import SEEING, WITH_TORCHVISION
 from lsv_multimodal.families.wrapper.images import WrapperProcessor
 from lsv_multimodal.families.wrapper.places import make_placement
 from suite.server import Server
@@ -183,6 +184,29 @@ def test_text_is_served_where_images_see_themselves(wrapped: Any, catalog: Any, 
     assert "images are refused, text is served: tokens of an image see one another" in caplog.text
     with pytest.raises(Exception, match="tokens of an image see one another"):
         encode(declared.model.encoder, media.inputs)
+
+
+@pytest.mark.parametrize("family", ["mistral3", "glm46v"])
+@pytest.mark.parametrize(("form", "why"), [("fp8", "is float8_e4m3fn"), ("missing", "is missing")])
+def test_text_is_served_where_a_tower_is_stored_in_another_form(
+    form: str, why: str, family: str, wrapped: Any, catalog: Any, picture: Any, tmp_path: Path, caplog: Any
+) -> None:
+    folder, model = wrapped(family)
+    prompts = Prompts(family, folder, model)
+    placed, silent = prompts.place(0, "{}", [picture(40, 40)]), prompts.place(1, "nothing to see", [])
+    other = shutil.copytree(folder, tmp_path / "other")
+    stored = load_file(other / "model.safetensors")
+    (name, *_) = (name for name in stored if ("vi" in name and "mlp" in name) or "feed_forward" in name)
+    weight = stored.pop(name)
+    if form == "fp8":
+        stored |= {name: weight.to(torch.float8_e4m3fn), f"{name}_scale_inv": torch.ones(1)}
+    save_file(stored, other / "model.safetensors")
+    config = engine_config(other, OFFER)
+    check_shown(config, catalog, {1: silent}, prompts.reference.logits)
+    assert "images are refused, text is served: the checkpoint does not fit the model" in caplog.text
+    assert why in caplog.text
+    with pytest.raises(Refused, match=why):
+        encode(load(config, catalog).model.encoder, placed.media[0].inputs)
 
 
 @pytest.mark.parametrize(

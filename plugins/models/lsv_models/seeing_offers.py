@@ -1,6 +1,9 @@
-"""The wrappers of transformers whose images its own towers read, as small copies of them show."""
+"""The wrappers of transformers whose images its own towers read, as small copies of them show; imports no torch."""
 
 from __future__ import annotations
+
+from lsv.offers import ModelOffer
+from lsv.request.media_needs import MediaNeeds
 
 SEEING = (
     "AriaForConditionalGeneration",
@@ -38,3 +41,32 @@ WITH_TORCHVISION = (
     "Lfm2VlForConditionalGeneration",
 )
 """Those whose images transformers prepares with torchvision alone."""
+_PIXTRAL = {"LlavaForConditionalGeneration": "vision_config.model_type=pixtral"}
+_NEEDS = MediaNeeds(
+    files=("preprocessor_config.json", "processor_config.json"),
+    bars={"use_bidirectional_attention": "tokens of an image see one another, which native models alone can do"},
+)
+_TORCHVISION = MediaNeeds(_NEEDS.files, ("torchvision",), _NEEDS.bars)
+_NOTE = "its language model runs natively where it can, and transformers' own tower reads images"
+
+
+def _offer(
+    name: str, architectures: tuple[str, ...], needs: MediaNeeds = _NEEDS, told_by: dict[str, str] | None = None
+) -> ModelOffer:
+    return ModelOffer(
+        name,
+        architectures,
+        "lsv_models.generic.seeing:make",
+        modalities=("text", "image"),
+        adapts=True,
+        media_needs=needs,
+        note=_NOTE,
+        told_by=told_by or {},
+    )
+
+
+OFFERS = (
+    _offer("transformers_seeing", SEEING),
+    _offer("transformers_torchvision", WITH_TORCHVISION, _TORCHVISION),
+    _offer("transformers_pixtral", ("PixtralForConditionalGeneration",), told_by=_PIXTRAL),
+)
