@@ -148,7 +148,7 @@ async def test_hosts_that_are_allowed(site: Site, domains: tuple[str, ...], url:
         assert await site.fetcher(*domains).fetch(url, 5) == b"cat"
     else:
         host = url.split("/")[2]
-        wanted = f"start the server with --allowed-media-domains {host}"
+        wanted = f"start with --allowed-media-domains {host}"
         assert (await refused(site.fetcher(*domains), url)).endswith(wanted)
         assert site.lookups == []
 
@@ -189,7 +189,7 @@ async def test_a_host_that_is_listed_by_name_or_address_may_be_local(
 @pytest.mark.parametrize("domain", ["*", "*.test"])
 async def test_a_pattern_lists_no_local_host(site: Site, domain: str) -> None:
     message = await refused(site.fetcher(domain), "http://inside.test/cat")
-    assert message.endswith("start the server with --allowed-media-domains inside.test to fetch from it")
+    assert message.endswith("start with --allowed-media-domains inside.test to fetch from it")
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_chat_takes_parts(llm: LLM) -> None:
         ({"image": [solid(1, 2, 3)] * 3}, "may hold 2 items of kind image, got 3"),
         ({"image": [solid(1, 2, 3)] * 2}, "1 of 2 items have no place"),
         ({"image": b"nothing"}, "not an image in a supported format"),
-        ({"image": "http://127.0.0.1/x"}, "not fetched from the network"),
+        ({"image": "http://127.0.0.1/x"}, "start with --allowed-media-domains 127.0.0.1"),
         ({"audio": np.zeros(5, np.int16)}, r"\(samples, rate\)"),
         ({"audio": ([], 8_000)}, "not empty"),
         ({"video": np.zeros((2, 2, 3), np.uint8)}, "4 axes"),

@@ -179,7 +179,7 @@ async def test_continuing_an_answer_about_a_picture(site: Site) -> None:
             [{"type": "image_url", "image_url": {"url": "http://127.0.0.1/x"}}],
             {},
             "messages[0].content[0]",
-            "not fetched from the network",
+            "--allowed-media-domains 127.0.0.1",
         ),
         (
             [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}],

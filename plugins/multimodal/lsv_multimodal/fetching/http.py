@@ -77,7 +77,7 @@ class Fetcher:
         if not any(_matches(host, domain) for domain in self._domains):
             raise BadRequest(
                 f"media are not fetched from {host}: send them inside the request (data: URL), "
-                f"or start the server with {DOMAINS} {host}"
+                f"or start with {DOMAINS} {host}"
             )
         return target
 

@@ -68,7 +68,7 @@ class Sources:
         if self._options.folder is None:
             named = os.path.dirname(path)
             wanted = shlex.quote(named) if named.isprintable() and len(named) <= _NAMED else "FOLDER"
-            raise BadRequest(f"files are not read here: start the server with --allowed-local-media-path {wanted}")
+            raise BadRequest(f"files are not read here: start with --allowed-local-media-path {wanted}")
         folder = Path(self._options.folder).resolve()
         try:
             real = Path(path).resolve(strict=True)

@@ -178,7 +178,7 @@ class CheckedBackend(httpcore2.AsyncNetworkBackend):
             name = host.lower().rstrip(".")
             if name in self._listed:
                 return
-            raise BadRequest(f"{host} is not a public host: start the server with {DOMAINS} {name} to fetch from it")
+            raise BadRequest(f"{host} is not a public host: start with {DOMAINS} {name} to fetch from it")
         raise BadRequest(f"{host} is not a public host: its addresses are neither public nor private ones")
 
     async def _find_translated(self) -> tuple[ipaddress.IPv6Network, ...]:
