@@ -1,0 +1,30 @@
+"""What plugins declare: frozen records whose heavy code is named as a string and imported only when chosen."""
+
+from lsv.config import ModelPart as ModelPart
+from lsv.offers.answers import AnswerParserOffer as AnswerParserOffer
+from lsv.offers.answers import DrafterOffer as DrafterOffer
+from lsv.offers.answers import GrammarOffer as GrammarOffer
+from lsv.offers.answers import LogitsProcessorOffer as LogitsProcessorOffer
+from lsv.offers.answers import PolicyOffer as PolicyOffer
+from lsv.offers.answers import ReasoningParserOffer as ReasoningParserOffer
+from lsv.offers.answers import Stage as Stage
+from lsv.offers.answers import ToolParserOffer as ToolParserOffer
+from lsv.offers.frontends import CommandOffer as CommandOffer
+from lsv.offers.frontends import FrontendOffer as FrontendOffer
+from lsv.offers.hardware import AttentionOffer as AttentionOffer
+from lsv.offers.hardware import ExecutorOffer as ExecutorOffer
+from lsv.offers.hardware import KernelOffer as KernelOffer
+from lsv.offers.hardware import KVTransportOffer as KVTransportOffer
+from lsv.offers.hardware import OpSpec as OpSpec
+from lsv.offers.hardware import PlacerOffer as PlacerOffer
+from lsv.offers.hardware import PlatformOffer as PlatformOffer
+from lsv.offers.loading import lazy as lazy
+from lsv.offers.loading import load_object as load_object
+from lsv.offers.media import MediaOffer as MediaOffer
+from lsv.offers.media import ProcessorOffer as ProcessorOffer
+from lsv.offers.models import CheckpointOffer as CheckpointOffer
+from lsv.offers.models import FamilyOffer as FamilyOffer
+from lsv.offers.models import ModelAlias as ModelAlias
+from lsv.offers.models import ModelOffer as ModelOffer
+from lsv.offers.models import QuantizerOffer as QuantizerOffer
+from lsv.request.calls import CallForm as CallForm
