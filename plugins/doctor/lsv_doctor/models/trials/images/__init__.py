@@ -57,7 +57,10 @@ def _make(subject: Subject) -> tuple[Path, Any, str] | None:
     folder, family = subject.folder / "images", subject.order.family
     folder.mkdir(exist_ok=True)
     if (case := CASES.get(family)) is not None:
-        return folder, write(family, folder), case.shows or case.tokens[0]
+        try:
+            return folder, write(family, folder), case.shows or case.tokens[0]
+        except ImportError as error:
+            raise Unable(str(error).strip().partition(". ")[0]) from error
     if (seeing := SEEING.get(family)) is None:
         return None
     if family in _OF_THE_PROMPT:
