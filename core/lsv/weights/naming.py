@@ -35,6 +35,8 @@ def spellings(name: str, prefixes: Prefixes) -> tuple[str, ...]:
 
 def _replace(name: str, old: str, new: str) -> str | None:
     """``name`` with its beginning ``old`` replaced by ``new``; None for a name that begins otherwise."""
+    if "*" not in old:  # most, and checkpoints may have tens of thousands of names
+        return f"{new}{name[len(old) :]}" if f"{name}.".startswith(f"{old}.") else None
     parts, begin = name.split("."), old.split(".")
     if len(parts) < len(begin) or any(want not in ("*", part) for part, want in zip(parts, begin, strict=False)):
         return None
