@@ -32,7 +32,7 @@ from lsv_models.generic.proof import prove
 from lsv_models.generic.refusal import Refused, refuse
 from lsv_models.generic.ropes import make_own_buffers
 from lsv_models.generic.weights import as_parameter
-from lsv_models.generic.wrappers import find_base, find_language_model
+from lsv_models.generic.wrappers import drop, find_base, find_language_model
 from lsv_models.plugin import lsv_models
 
 log = logging.getLogger(__name__)
@@ -163,12 +163,7 @@ def _drop_unseen(wrapper: PreTrainedModel) -> list[str]:
         if module is head or (name and any(word in name.rpartition(".")[2] for word in _OTHERS))
     ]  # fmt: skip
     unread = [name for name in unread if not any(name.startswith(f"{other}.") for other in unread)]
-    for path in unread:
-        parent, _, name = path.rpartition(".")
-        owner = wrapper.get_submodule(parent)
-        dropped = getattr(owner, name)
-        delattr(owner, name)
-        owner.__dict__[name] = dropped
+    drop(wrapper, unread)
     return unread
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import transformers
@@ -108,17 +108,23 @@ def find_below_head(lm: PreTrainedModel, place: str) -> str:
 def drop_towers(lm: PreTrainedModel, place: str) -> list[str]:
     """Drop all weights of a wrapper but those of the language model at ``place`` and of the head.
 
-    Returns the names of the dropped modules and parameters. Modules without weights stay. A dropped module is no part
-    of its owner any more, but the owner's code may still ask for its device or configuration.
+    Returns the names of the dropped modules and parameters. Modules without weights stay.
     """
     unread = [*_find_beside(lm, place), *_find_within(lm, place)]
-    for path in unread:
+    drop(lm, unread)
+    return unread
+
+
+def drop(lm: PreTrainedModel, names: Iterable[str]) -> None:
+    """Drop modules and parameters by name. A dropped one is no part of its owner any more, but the owner's code may
+    still ask for its device or configuration.
+    """
+    for path in names:
         parent, _, name = path.rpartition(".")
         owner = lm.get_submodule(parent)
         dropped = getattr(owner, name)
         delattr(owner, name)
         owner.__dict__[name] = dropped
-    return unread
 
 
 def _find_beside(lm: PreTrainedModel, place: str) -> Iterator[str]:
