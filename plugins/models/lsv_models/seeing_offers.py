@@ -42,9 +42,10 @@ WITH_TORCHVISION = (
 )
 """Those whose images transformers prepares with torchvision alone."""
 _PIXTRAL = {"LlavaForConditionalGeneration": "vision_config.model_type=pixtral"}
+MUTUAL = "tokens of an image see one another, which native models alone can do"
 _NEEDS = MediaNeeds(
     files=("preprocessor_config.json", "processor_config.json"),
-    bars={"use_bidirectional_attention": "tokens of an image see one another, which native models alone can do"},
+    bars={"use_bidirectional_attention": MUTUAL},
 )
 _TORCHVISION = MediaNeeds(_NEEDS.files, ("torchvision",), _NEEDS.bars)
 _NOTE = "its language model runs natively where it can, and transformers' own tower reads images"

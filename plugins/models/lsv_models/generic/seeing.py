@@ -34,12 +34,12 @@ from lsv_models.generic.ropes import make_own_buffers
 from lsv_models.generic.weights import as_parameter
 from lsv_models.generic.wrappers import drop, find_base, find_language_model
 from lsv_models.plugin import lsv_models
+from lsv_models.seeing_offers import MUTUAL
 
 log = logging.getLogger(__name__)
 
 IDS, SPAN = "ids", "span"
 """Inputs of the encoder: the tokens that stand for an image, and the first and last of these that get a row."""
-_MUTUAL = "tokens of an image see one another, which native models alone can do"
 _KNOWN = ("attention_mask", "position_ids", "per_layer_inputs", "cache_position", "logits_to_keep")
 """What a language model may be given beside rows."""
 _OTHERS = ("audio", "speech", "sound", "video", "vqmodel", "generation")
@@ -81,7 +81,7 @@ def _check_causal(mask: Any) -> None:
     elif isinstance(mask, torch.Tensor) and mask.ndim == 4 and mask.shape[2] == mask.shape[3]:
         seen = mask if mask.dtype == torch.bool else mask == 0
         if bool(seen.triu(1).any()):
-            raise Refused(_MUTUAL)
+            raise Refused(MUTUAL)
 
 
 class Tokens(nn.Module):
@@ -273,7 +273,7 @@ class Seeing:
             if w.declaration.towerless:
                 raise Refused(w.declaration.towerless)
             if getattr(text, "use_bidirectional_attention", None):
-                raise Refused(_MUTUAL)
+                raise Refused(MUTUAL)
             if rule and native:
                 _turn_by_axes(w, model, rule, max_len)
             if rule:
