@@ -9,6 +9,7 @@ from lsv.config import EngineConfig
 from lsv.engine.messages import Start, Submit, Update
 from lsv.errors import BadRequest, LsvError, RequestFailed
 from lsv.request.group import RequestGroup
+from lsv.request.media import MEDIA_REFUSED
 from lsv.request.params import NO_TOKEN_LEFT, PROCESSOR_REFUSES
 from lsv.request.request import FinishReason, Request
 from lsv.scheduler.outcome import Outcome
@@ -98,8 +99,9 @@ def _start_of(request: Request) -> Start:
 
 
 def _as_error(why: str) -> LsvError:
-    """A row's failure; that no token may be drawn, or arguments are unfit, is for its client to mend."""
-    return BadRequest(why) if why == NO_TOKEN_LEFT or why.startswith(PROCESSOR_REFUSES) else RequestFailed(why)
+    """Map a row's failure to an error. Impossible constraints and unfit arguments or media are the client's fault."""
+    of_client = why.startswith((NO_TOKEN_LEFT, PROCESSOR_REFUSES, MEDIA_REFUSED))
+    return BadRequest(why) if of_client else RequestFailed(why)
 
 
 def make_count(id: int, computed: int) -> Update:

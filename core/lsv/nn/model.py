@@ -40,7 +40,10 @@ class Encoder(nn.Module):
     them (``Declaration.towerless``)."""
 
     def begin(self, inputs: Mapping[str, torch.Tensor]) -> Any:
-        """The state that the first part works on; ``inputs`` are on the device."""
+        """The state that the first part works on; ``inputs`` are on the device.
+
+        Raises ``BadRequest``, as ``advance`` may, for an item that the model can't read; its requests get this error.
+        """
         raise NotImplementedError
 
     def advance(self, state: Any, part: int) -> Any:

@@ -13,6 +13,9 @@ Modality = Literal["image", "audio", "video"]
 EMBEDDINGS = "embeddings"
 """The name of the input that holds an item's embeddings, if the caller computed them: the encoder is skipped then."""
 
+MEDIA_REFUSED = "this model can't read the "
+"""How the reason begins if the model's encoder refuses an item: the client's fault, not the engine's."""
+
 
 Mutual = Literal["", "items", "prompts"]
 """Whose tokens see one another, later ones included: nothing's, those of each item of media, those of a prompt."""

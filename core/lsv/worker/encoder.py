@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from lsv.config import EngineConfig
+from lsv.errors import BadRequest
 from lsv.nn.dtypes import model_dtype
 from lsv.nn.model import Encoder, Model
 from lsv.nn.step import Embeddings
 from lsv.pipeline.link import Links
 from lsv.platform import Device
 from lsv.processes.shared import read_data
-from lsv.request.media import EMBEDDINGS, Array, Media
+from lsv.request.media import EMBEDDINGS, MEDIA_REFUSED, Array, Media
 from lsv.scheduler.plan import Encode, Rows, StepPlan
 from lsv.worker.inputs import Batch
 from lsv.worker.slots import Slot
@@ -61,10 +62,12 @@ class MediaEncoder:
                 try:
                     self._advance(media, piece)
                     continue
+                except BadRequest as refusal:
+                    why = f"{MEDIA_REFUSED}{media.modality}: {refusal.message}"
                 except Exception as cause:  # odd inputs may make an encoder fail in any way; other requests go on
                     log.exception("an item of media could not be encoded")
                     why = f"the {media.modality} could not be encoded: {type(cause).__name__}: {cause}"
-                    failed[media.hash] = self.faults[media.hash] = why
+                failed[media.hash] = self.faults[media.hash] = why
             slot.fail(self.faults[media.hash])
         if self.faults:
             self._fail_rows(plan.rows, slots)

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
 
-from lsv.errors import LsvError
+from lsv.errors import BadRequest, LsvError
 from lsv.nn.model import Encoder, Model
 from lsv.nn.rope import InterleavedMRope, MRope, PairMRope, PairRope, Rope
 from lsv.offers import load_object
@@ -134,6 +134,8 @@ class WrapperEncoder(Encoder):
             given["position_ids"] = torch.arange(ids.shape[1], device=ids.device)[None]
         try:
             self.wrapper(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **given)
+        except Refused as cause:
+            raise BadRequest(str(cause)) from cause
         except Embedded as found:
             rows = found.rows[0]
             if found.ids is not None:
@@ -152,7 +154,7 @@ class NoEncoder(Encoder):
         self.reason = reason
 
     def begin(self, inputs: Mapping[str, torch.Tensor]) -> Any:
-        raise Refused(self.reason)
+        raise BadRequest(self.reason)
 
 
 def _drop_unseen(wrapper: PreTrainedModel) -> list[str]:

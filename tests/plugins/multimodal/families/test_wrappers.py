@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openai
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -182,8 +183,20 @@ def test_text_is_served_where_images_see_themselves(wrapped: Any, catalog: Any, 
     mutual = {"text_config": {"use_bidirectional_attention": "vision"}}
     declared = load(engine_config(folder, OFFER, overrides=mutual), catalog)
     assert "images are refused, text is served: tokens of an image see one another" in caplog.text
-    with pytest.raises(Exception, match="tokens of an image see one another"):
+    with pytest.raises(BadRequest, match="tokens of an image see one another"):
         encode(declared.model.encoder, media.inputs)
+
+
+def spoil_tower(folder: Path, copy: Path, form: str) -> Path:
+    """A copy of a checkpoint whose tower lacks a weight or, with ``form`` fp8, has it in a form that nothing reads."""
+    shutil.copytree(folder, copy)
+    stored = load_file(copy / "model.safetensors")
+    (name, *_) = (name for name in stored if ("vi" in name and "mlp" in name) or "feed_forward" in name)
+    weight = stored.pop(name)
+    if form == "fp8":
+        stored |= {name: weight.to(torch.float8_e4m3fn), f"{name}_scale_inv": torch.ones(1)}
+    save_file(stored, copy / "model.safetensors")
+    return copy
 
 
 @pytest.mark.parametrize("family", ["mistral3", "glm46v"])
@@ -194,18 +207,11 @@ def test_text_is_served_where_a_tower_is_stored_in_another_form(
     folder, model = wrapped(family)
     prompts = Prompts(family, folder, model)
     placed, silent = prompts.place(0, "{}", [picture(40, 40)]), prompts.place(1, "nothing to see", [])
-    other = shutil.copytree(folder, tmp_path / "other")
-    stored = load_file(other / "model.safetensors")
-    (name, *_) = (name for name in stored if ("vi" in name and "mlp" in name) or "feed_forward" in name)
-    weight = stored.pop(name)
-    if form == "fp8":
-        stored |= {name: weight.to(torch.float8_e4m3fn), f"{name}_scale_inv": torch.ones(1)}
-    save_file(stored, other / "model.safetensors")
-    config = engine_config(other, OFFER)
+    config = engine_config(spoil_tower(folder, tmp_path / "other", form), OFFER)
     check_shown(config, catalog, {1: silent}, prompts.reference.logits)
     assert "images are refused, text is served: the checkpoint does not fit the model" in caplog.text
     assert why in caplog.text
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(BadRequest, match=why):
         encode(load(config, catalog).model.encoder, placed.media[0].inputs)
 
 
@@ -275,3 +281,20 @@ def test_a_server_answers_about_an_image(wrapped: Any, picture: Any, tmp_path: P
     assert found.usage.prompt_tokens == prompts.reference.inputs[0]["input_ids"].shape[1]
     expected = prompts.reference.processor.tokenizer.decode(prompts.reference.generate(0, 6), skip_special_tokens=True)
     assert found.choices[0].message.content == expected
+
+
+def test_a_server_refuses_an_image_that_its_tower_cannot_read(wrapped: Any, picture: Any, tmp_path: Path) -> None:
+    folder = spoil_tower(wrapped("mistral3")[0], tmp_path / "other", "missing")
+    server = Server(tmp_path / "log", str(folder), "--served-model-name", "m", "--dtype", "float32")
+    try:
+        server.wait_until_ready()
+        chat = server.client().chat.completions
+        image: Any = {"type": "image_url", "image_url": {"url": as_link(picture(60, 40))}}
+        for _ in range(2):
+            with pytest.raises(openai.BadRequestError, match="this model can't read the image: the checkpoint does"):
+                chat.create(model="m", messages=[{"role": "user", "content": [image]}], max_tokens=6)
+        said = chat.create(model="m", messages=[{"role": "user", "content": "What?"}], max_tokens=6)
+    finally:
+        server.stop()
+    assert said.usage is not None
+    assert said.usage.completion_tokens > 0
