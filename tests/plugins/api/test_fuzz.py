@@ -8,6 +8,7 @@ import random
 import pytest
 
 from lsv_api.http.fields import UNAVAILABLE, field_names
+from lsv_api.inference.records import TextRequest
 from lsv_api.messages.records import MessagesCountRequest, MessagesRequest
 from lsv_api.records import requests as bodies
 from lsv_api.records.pooling import EmbeddingRequest
@@ -20,6 +21,7 @@ KINDS = {
     "/v1/messages/count_tokens": MessagesCountRequest,
     "/tokenize": bodies.TokenizeRequest,
     "/detokenize": bodies.DetokenizeRequest,
+    "/generate": TextRequest,
 }
 VALID = {
     "messages": [{"role": "user", "content": "Hi"}],

@@ -1,4 +1,4 @@
-"""Routes that show prompts and take token ids, as vLLM and llama.cpp call them."""
+"""Routes that show prompts, take token ids and continue texts, as vLLM and llama.cpp call them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lsv_api.contract import Contract, Route
-from lsv_api.inference import generating, records, rendering
+from lsv_api.inference import continuing, generating, records, rendering
 from lsv_api.records.requests import ChatRequest
 
 ROUTES = (
@@ -34,6 +34,16 @@ ROUTES = (
         request=records.InferenceRequest,
         response=records.InferenceResponse,
         streams=records.InferenceResponse,
+    ),
+    Route(
+        method="POST",
+        path="/generate",
+        handler=continuing.continue_text,
+        summary="Continue a text, as vLLM's simple server does",
+        request=records.TextRequest,
+        response=records.TextResponse,
+        streams=records.TextResponse,
+        stream_type=continuing.OBJECTS.content_type,
     ),
 )
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from lsv_api.records.requests import Options, ResponseFormat, StreamOptions, TokenIds
+from lsv_api.records.requests import GenerationRequest, Options, ResponseFormat, StreamOptions, TokenIds
 from lsv_api.records.responses import ChatLogprobs, PromptLogprobs, Usage
 
 
@@ -85,3 +85,16 @@ class InferenceResponse(msgspec.Struct, kw_only=True):
     choices: list[InferenceChoice]
     prompt_logprobs: PromptLogprobs | UnsetType | None = UNSET
     usage: Usage | UnsetType | None = UNSET
+
+
+class TextRequest(GenerationRequest, kw_only=True):
+    """POST /generate of vLLM's simple server: a text, and sampling parameters beside it."""
+
+    prompt: str
+    logprobs: int | None = None
+
+
+class TextResponse(msgspec.Struct, kw_only=True):
+    """The prompt with each of its ``n`` continuations, as far as they have come."""
+
+    text: list[str]
