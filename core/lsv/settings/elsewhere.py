@@ -143,8 +143,8 @@ _ANSWERS = (
 )  # fmt: skip
 
 _WATCHING = (
-    *_rows("prompts and answers are never logged", max_log_len=_any("int"), enable_log_deltas=_SWITCH),
-    *_rows("prompts and answers are never logged; a proxy in front can", tolerant=True, enable_log_outputs=_OFF),
+    *_rows("answers are never logged", enable_log_deltas=_SWITCH),
+    *_rows("answers are never logged; a proxy in front can", tolerant=True, enable_log_outputs=_OFF),
     *_rows("requests are logged in one line each: --disable-log-requests", disable_uvicorn_access_log=_SWITCH,
            disable_access_log_for_endpoints=_any("str")),
     *_rows("spans cover queue, prefill and decode; a profile of steps has more", tolerant=True,
@@ -170,6 +170,10 @@ NEUTRAL_OF_SERVERS = (
 )  # fmt: skip
 
 NEUTRAL_OFFLINE = _rows(
-    "nothing is served", disable_log_stats=_SWITCH, disable_log_requests=_SWITCH, enable_log_requests=_SWITCH
+    "nothing is served",
+    disable_log_stats=_SWITCH,
+    disable_log_requests=_SWITCH,
+    enable_log_requests=_SWITCH,
+    max_log_len=_any("int"),
 )
 """Options of ``lsv serve`` that the constructor of ``LLM`` takes, too."""

@@ -99,7 +99,14 @@ SERVE = (
         "Operation",
         "serve",
         Setting(name="disable_log_requests", type="bool", default=False, help="do not log requests", main=True),
-        Setting(name="enable_log_requests", type="bool", default=True, help="log requests (the default)"),
+        Setting(
+            name="enable_log_requests", type="bool",
+            help="log the prompts and parameters of requests, too (default: a line for each request, without them)",
+        ),
+        Setting(
+            name="max_log_len", type="int", low=0,
+            help="log prompts, but only so many characters and token ids of each",
+        ),
         Setting(
             name="headless", type="bool", default=False,
             help="do not serve: this machine only has ranks (--nnodes) or replicas (-dp) of a server on another "

@@ -26,6 +26,8 @@ async def serve(service: Service, settings: Mapping[str, Any]) -> None:
     server should not outlive it.
     """
     options = ApiOptions.from_settings(settings)
+    if options.prompt_log is not None:
+        log.warning("the log shows the prompts of all requests (--enable-log-requests, --max-log-len)")
     settings = {**settings, SIGNING_KEY: settings.get(SIGNING_KEY) or secrets.token_hex(32)}  # one for all processes
     if options.server_count == 1:
         await open_server(service, settings).run()

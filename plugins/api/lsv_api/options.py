@@ -13,6 +13,7 @@ from lsv.settings.structured import enable_in_reasoning
 from lsv.text.chat_template import ContentFormat
 from lsv.text.shipped_templates import read_template
 from lsv_api.limits import Limits
+from lsv_api.prompt_log import PromptLog
 
 
 class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,10 +29,11 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     that offers more of them; ``exclude_tools`` keeps tools that may not be called from the template, and
     ``enable_in_reasoning`` answers with a form from thinking first. ``uds`` is the path of a unix socket, instead of
     host and port. ``ssl_cert_reqs`` is how much certificates of clients are asked for, as ``ssl.CERT_NONE`` …
-    ``CERT_REQUIRED``, and ``ssl_ca_certs`` who must have signed them. ``template_memory`` is in bytes. ``root_path`` is
-    the prefix a proxy in front adds, like ``/llm``. ``keep_alive_on_engine_death`` keeps the server up, answering 503,
-    when its engine is gone. ``runtime_adapters`` lets clients load and unload adapters. ``model_aliases`` has patterns
-    of names that requests may use, and the served name that each stands for.
+    ``CERT_REQUIRED``, and ``ssl_ca_certs`` who must have signed them. ``template_memory`` is in bytes.
+    ``root_path`` is the prefix a proxy in front adds, like ``/llm``. ``keep_alive_on_engine_death`` keeps the
+    server up, answering 503, when its engine is gone. ``prompt_log`` says what the log shows of prompts, None for
+    nothing. ``runtime_adapters`` lets clients load and unload adapters. ``model_aliases`` has patterns of names
+    that requests may use, and the served name that each stands for.
     """
 
     host: str = "127.0.0.1"
@@ -74,6 +76,7 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat: float = 15.0
     body_timeout: float = 60.0
     log_requests: bool = True
+    prompt_log: PromptLog | None = None
     keep_alive_on_engine_death: bool = False
     runtime_adapters: bool = False
     model_aliases: Mapping[str, str] = {}
@@ -135,10 +138,26 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
             for field, (name, convert) in _LIMITS.items()
             if settings.get(name) is not None
         }
-        if not settings.get("enable_log_requests", True):
-            given["log_requests"] = False
+        given |= _logging(settings)
         given["enable_in_reasoning"] = enable_in_reasoning(settings)
         return cls(**given, limits=Limits(**bounds))
+
+
+def _logging(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields for the log of requests. Prompts are logged where an option asks for that, and not by default.
+
+    Raises ``ConfigError`` for options that contradict each other.
+    """
+    enabled, disabled = settings.get("enable_log_requests"), settings.get("disable_log_requests")
+    if enabled and disabled:
+        raise ConfigError(
+            "enable-log-requests logs prompts, and disable-log-requests logs no requests: set only one",
+            param="enable_log_requests",
+        )
+    if disabled or enabled is False:
+        return {"log_requests": False}
+    most = settings.get("max_log_len")
+    return {"prompt_log": PromptLog(most)} if enabled or most is not None else {}
 
 
 def _tuple(value: str | Sequence[str]) -> tuple[str, ...]:
@@ -152,10 +171,6 @@ def _megabytes(value: float) -> int:
 
 def _unchanged(value: Any) -> Any:
     return value
-
-
-def _negated(value: bool) -> bool:
-    return not value
 
 
 _SETTINGS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
@@ -195,7 +210,6 @@ _SETTINGS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "force_include_usage": ("enable_force_include_usage", bool),
     "drain_timeout": ("drain_timeout", float),
     "heartbeat": ("api.heartbeat", float),
-    "log_requests": ("disable_log_requests", _negated),
     "runtime_adapters": ("api.allow_runtime_lora_updating", bool),
     "model_aliases": ("api.model_aliases", _unchanged),
     "keep_alive_on_engine_death": ("keep_alive_on_engine_death", bool),

@@ -28,7 +28,7 @@ ACCEPTED = [
     ("use_v2_block_manager", True), ("disable_custom_all_reduce", True), ("disable_frontend_multiprocessing", True),
     ("distributed_executor_backend", "mp"), ("weights_load_device", "cpu"), ("tokenizer_pool_size", 0),
     ("fully_sharded_loras", True), ("lora_extra_vocab_size", 256),
-    ("max_seq_len_to_capture", 8192), ("max_log_len", 100), ("code_revision", "main"),
+    ("max_seq_len_to_capture", 8192), ("code_revision", "main"),
     ("compilation_config", '{"level": 3}'), ("preemption_mode", "None"), ("disable_async_output_proc", False),
     ("max_parallel_loading_workers", 2), ("num_lookahead_slots", 0), ("all2all_backend", "allgather_reducescatter"),
     ("max_prompt_adapters", 1), ("max_prompt_adapter_token", 0), ("speculative_draft_tensor_parallel_size", 1),

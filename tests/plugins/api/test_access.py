@@ -12,6 +12,7 @@ from lsv.errors import ConfigError
 from lsv.testing.fakes.client import FakeClient
 from lsv_api.contracts import load_contracts
 from lsv_api.options import ApiOptions
+from lsv_api.prompt_log import PromptLog
 
 ROUTES = [route for declared in load_contracts({}) for route in declared.contract.routes]
 CAPTURE = re.compile(r"<\w+(?::\w+)?>")
@@ -287,6 +288,28 @@ def test_contradicting_options(options):
         ApiOptions(**options)
 
 
+@pytest.mark.row("F-219", "F-220")
+@pytest.mark.parametrize(
+    ("settings", "lines", "prompts"),
+    [
+        ({}, True, None),
+        ({"enable_log_requests": True}, True, PromptLog()),
+        ({"max_log_len": 9}, True, PromptLog(9)),
+        ({"enable_log_requests": True, "max_log_len": 0}, True, PromptLog(0)),
+        ({"disable_log_requests": True, "max_log_len": 9}, False, None),
+        ({"enable_log_requests": False, "max_log_len": 9}, False, None),
+    ],
+)
+def test_prompts_are_logged_only_if_the_operator_says_so(settings, lines, prompts):
+    options = ApiOptions.from_settings(settings)
+    assert (options.log_requests, options.prompt_log) == (lines, prompts)
+
+
+def test_the_log_of_requests_is_either_on_or_off():
+    with pytest.raises(ConfigError, match="set only one"):
+        ApiOptions.from_settings({"enable_log_requests": True, "disable_log_requests": True})
+
+
 @pytest.mark.row("F-200", "F-201", "F-208")
 def test_options_from_settings(tmp_path):
     template = tmp_path / "template.jinja"
@@ -306,6 +329,7 @@ def test_options_from_settings(tmp_path):
     )
     assert (options.host, options.port, options.api_keys) == ("0.0.0.0", 9000, ("secret",))
     assert (options.chat_template, options.allowed_origins) == ("hello", ("https://a.example",))
+    assert options.prompt_log is None
     assert (options.limits.body_bytes, options.log_requests, options.ssl_keyfile) == (2 << 20, False, None)
     assert ApiOptions.from_settings({"chat_template": "{{ messages }}"}).chat_template == "{{ messages }}"
     with pytest.raises(ConfigError, match="chat template"):

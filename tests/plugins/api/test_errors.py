@@ -9,7 +9,9 @@ import pytest
 
 from lsv.engine.client import EngineStatus
 from lsv.errors import EngineDied, Overloaded, RequestFailed
+from lsv.testing.fakes.client import BOS
 from lsv_api.limits import Limits
+from lsv_api.prompt_log import PromptLog
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
@@ -372,6 +374,40 @@ async def test_requests_need_not_be_logged(start, caplog):
     await site.chat()
     ours = [record.getMessage() for record in caplog.records if record.name == "lsv.api"]
     assert not any(line.startswith("POST ") for line in ours)
+
+
+@pytest.mark.row("F-220")
+@pytest.mark.parametrize("most", [None, 7, 0])
+async def test_prompts_are_logged_where_that_is_asked_for(start, caplog, most):
+    caplog.set_level(logging.INFO)
+    site = await start(prompt_log=PromptLog(most))
+    text = "abc\nPOST /forged\x1b[2J\u202e"
+    reply = await site.complete(prompt=[text, "second"], temperature=0.5, stop=["x\ny"])
+    lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("prompt ")]
+    assert not any(character in "".join(lines) for character in "\n\x1b\u202e")
+    assert f" prompt={text[:most]!r} prompt_token_ids={[BOS, *text.encode()][:most]} " in lines[0]
+    assert f" prompt_tokens={1 + len(text.encode())} " in lines[0]
+    assert all(line.endswith("params=SamplingParams(temperature=0.5, stop=('x\\ny',))") for line in lines)
+    ids = [f"id={reply.json()['id']}-{number} " for number in (0, 1)]
+    assert all(id in line for id, line in zip(ids, lines, strict=True))
+
+
+@pytest.mark.row("F-220")
+async def test_prompts_of_ids_and_their_long_parameters_are_logged(start, caplog):
+    caplog.set_level(logging.INFO)
+    site = await start(prompt_log=PromptLog(2))
+    await site.complete(prompt=[BOS, 72, 105], bad_words=["x" * 9000])
+    line = next(record.getMessage() for record in caplog.records if record.getMessage().startswith("prompt "))
+    assert f" prompt_tokens=3 prompt=None prompt_token_ids=[{BOS}, 72] adapter='' " in line
+    assert len(line) < 5000
+    assert "x" * 3000 in line
+
+
+async def test_a_refused_prompt_is_not_logged(start, caplog):
+    caplog.set_level(logging.INFO)
+    site = await start(prompt_log=PromptLog())
+    await site.complete(prompt="secret" * 600)
+    assert "secret" not in caplog.text
 
 
 async def test_request_id(site):

@@ -1,4 +1,4 @@
-"""The log line and the count of each request; prompts, answers and keys are never logged."""
+"""The log line and the count of each request; it has no prompts, answers or keys."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from lsv.engine.client import Client, Service
 from lsv.errors import EngineDied, ModelNotFound, Unavailable
 from lsv.processes.side.turns import Owner
 from lsv.request.adapter import Viewer
+from lsv.request.spec import RequestSpec
 from lsv.text.request_templates import RequestTemplates
 from lsv_api.accounts.account import ANYBODY, Account
 from lsv_api.accounts.buckets import Buckets
@@ -30,6 +31,7 @@ from lsv_api.http.forms import decode_form
 from lsv_api.options import ApiOptions
 from lsv_api.parsing import PLAIN, Parsing
 from lsv_api.preparing import PreparingPool
+from lsv_api.prompt_log import size_of
 
 if TYPE_CHECKING:
     from lsv_api.metrics.registry import Metrics
@@ -255,10 +257,12 @@ class Exchange:
         self.account = account
         self.metered = self.api.quotas.meters_tokens(account)
 
-    def count_prompt(self, new: int) -> None:
-        """Tokens of a prompt are computed for this request."""
-        self.prompt_tokens += new
-        self.charge(new)
+    async def begin(self, request: RequestSpec) -> None:
+        """Count, charge and log the prompts of an admitted request, which the engine computes next."""
+        self.prompt_tokens += request.prompt_tokens
+        self.charge(request.prompt_tokens)
+        if (prompts := self.api.options.prompt_log) is not None:
+            await self.prepare(size_of(request), prompts.write, request, self.request_id)
 
     def charge(self, tokens: int) -> None:
         """Charge ``tokens`` that the engine computed for this request, shown in an answer or not."""

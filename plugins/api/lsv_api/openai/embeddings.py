@@ -59,7 +59,7 @@ async def embed_prompts(body: EmbeddingRequest, served: Served, exchange: Exchan
         **tenancy(exchange, body.cache_salt),
     )
     request = admission.admit(request, field=body.field)
-    exchange.count_prompt(request.prompt_tokens)
+    await exchange.begin(request)
     vectors = await served.client.encode(request)
     if pieces is None:
         return vectors

@@ -100,7 +100,7 @@ async def run(
     request: RequestSpec, served: Served, exchange: Exchange, origin: FormOrigin = NO_FORM
 ) -> AsyncIterator[AsyncIterator[Chunk]]:
     """Run an admitted request, whose form comes from ``origin``. Leaving the block early aborts it."""
-    exchange.count_prompt(request.prompt_tokens)
+    await exchange.begin(request)
     try:
         async with aclosing(cast("AsyncGenerator[Chunk, None]", served.client.generate(request))) as chunks:
             if exchange.metered or request.searched:

@@ -61,7 +61,7 @@ async def pool_prompts(
         **tenancy(exchange, body.cache_salt),
     )
     request = served.admission.admit(request, field=field)
-    exchange.count_prompt(request.prompt_tokens)
+    await exchange.begin(request)
     return request, await served.client.encode(request)
 
 
