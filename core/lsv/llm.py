@@ -343,6 +343,7 @@ def read_arguments(given: Mapping[str, Any]) -> tuple[Settings, Plugins]:
     settings = read_options(named, loaded)
     settings.hand_on("cache_root")
     settings.hand_on("cluster_key")
+    settings.hand_on("host_ip")
     for warning in (*neutral.warnings(settings), *unknown_variables((*options.CORE, *loaded.settings()))):
         _warn_once(warning)
     return settings, loaded

@@ -98,6 +98,7 @@ KNOWN: dict[str, Web | Guarded | NoListener] = {
     "core/lsv/processes/nodes/door.py::listen": _DOOR,
     "core/lsv/processes/ports.py::_is_free": NoListener("looks whether a port is free"),
     "core/lsv/processes/ports.py::free_port": NoListener("looks for a free port"),
+    "core/lsv/settings/host_ip.py::check_host_ip": NoListener("looks whether an address is this machine's"),
     "deploy/disaggregated/proxy.py::Server": _PROXIED,
     "deploy/disaggregated/proxy.py::main": _PROXIED,
     "plugins/api/lsv_api/listening.py::bind": _API,

@@ -42,6 +42,7 @@ def run(arguments: list[str], context: CommandContext) -> int:
     unblock_output()
     signal.signal(RENEW, signal.SIG_IGN)  # which otherwise ends who does not take it, as what this process starts
     settings.hand_on("cluster_key")
+    settings.hand_on("host_ip")
     config = resolve(settings, context.plugins)
     if config.nodes is not None and config.nodes.number > 0:
         from lsv.worker.nodes.member import serve_node

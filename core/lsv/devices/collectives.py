@@ -16,6 +16,7 @@ from torch.nn import functional
 from lsv.devices.rank_sum import RankSum
 from lsv.errors import ConfigError
 from lsv.platform import Communicator, Group
+from lsv.settings.host_ip import read_host_ip
 
 MakeBackend = Callable[[Any, int, int, timedelta], Any]
 """(store, rank, size, timeout) -> one of torch's backends, such as ``ProcessGroupGloo``."""
@@ -196,9 +197,13 @@ def gloo(store: Any, rank: int, size: int, timeout: timedelta, *, host: str = "1
 
 
 def gloo_for(group: Group) -> MakeBackend:
-    """``gloo`` over the interface by which a group's ranks reach the place where they meet."""
+    """``gloo`` over the interface of this machine's ``--host-ip``, or else over the one by which a group's ranks reach
+    the place where they meet.
+    """
     if not group.address.startswith(SERVED):
         return gloo
+    if own := read_host_ip():
+        return partial(gloo, host=own)
     family, _, _, _, place = socket.getaddrinfo(*_host_and_port(group.address), type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(place)  # sends nothing

@@ -145,11 +145,11 @@ def environment_with(more: Mapping[str, str]) -> dict[str, str]:
 
 
 def own_environment() -> dict[str, str]:
-    """The variables of lsv's own, and of vLLM's, without secrets: for workers that are started by somebody who logs
-    and shows what they are told.
+    """The variables of lsv's own, and of vLLM's, for workers on other machines: without secrets, because whatever
+    starts them logs and shows their environment, and without the address of this machine.
     """
     own = ((name, value) for name, value in os.environ.items() if name.startswith(("LSV_", "VLLM_")))
-    return {name: value for name, value in own if not is_secret(name)}
+    return {name: value for name, value in own if not is_secret(name) and not name.endswith("_HOST_IP")}
 
 
 def variables(settings: Iterable[Setting]) -> dict[str, str]:

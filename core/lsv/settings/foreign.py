@@ -29,9 +29,9 @@ WITHOUT_EFFECT: Mapping[str, str] = {
         "the server waits as long as its engine sends heartbeats; --step-timeout limits a step",
     ),
     **dict.fromkeys(
-        ("VLLM_HOST_IP", "VLLM_PORT", "VLLM_LOOPBACK_IP"),
-        "processes on one machine use private sockets, processes on several machines the network to node 0 "
-        "(--master-addr); --host and --port are the server's address",
+        ("VLLM_PORT", "VLLM_LOOPBACK_IP"),
+        "processes on one machine use private sockets, processes on several machines free ports; "
+        "--host and --port are the server's address",
     ),
     "VLLM_RPC_BASE_PATH": "private sockets are in the system's temporary folder, set by TMPDIR",
     "VLLM_RINGBUFFER_WARNING_INTERVAL": "there is no ring buffer",

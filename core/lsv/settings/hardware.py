@@ -10,6 +10,12 @@ CLUSTER_KEY = Setting(
     "LSV_CLUSTER_KEY, which other users of a machine can't see",
 )
 
+HOST_IP = Setting(
+    name="host_ip", env=("VLLM_HOST_IP",),
+    help="this machine's own address among several, for its connections to the others (default: the address on the "
+    "network that leads to node 0)",
+)  # fmt: skip
+
 HARDWARE = grouped(
     "Platform and parallelism",
     "engine",
@@ -119,6 +125,7 @@ HARDWARE = grouped(
         help="port at which the others join the first of --nnodes; replicas of -dp that are larger than a machine "
         "use one port each, from this one on (default: MASTER_PORT, unless torchrun has set it, or 29501)",
     ),
+    HOST_IP,
     CLUSTER_KEY,
     Setting(
         name="node_timeout", type="float", default=600.0, low=1,

@@ -12,6 +12,7 @@ import ray
 from lsv.processes.nodes.handshake import introduce
 from lsv.processes.nodes.reaching import prepare
 from lsv.processes.outlet import unblock_output
+from lsv.settings.host_ip import read_host_ip
 
 _HELLO_SECONDS = 60.0
 
@@ -38,7 +39,8 @@ class RankActor(Actor):
 
         unblock_output()
         logging.basicConfig(level=logging.INFO)
-        end = socket.create_connection((host, port), _HELLO_SECONDS)
+        own = read_host_ip()
+        end = socket.create_connection((host, port), _HELLO_SECONDS, (own, 0) if own else None)
         prepare(end)
         introduce(end, key, rank)
         return answer(end)

@@ -17,6 +17,7 @@ from lsv.errors import ConfigError, StartError
 from lsv.offers import PlatformOffer
 from lsv.plugins.catalog import Catalog
 from lsv.settings import own_environment
+from lsv.settings.host_ip import read_host_ip
 
 _NSIGHT = {"t": "cuda,nvtx,osrt,cudnn,cublas", "o": "'worker_%p'", "cuda-graph-trace": "node"}
 """Options of ``nsys profile``, as Ray wants them."""
@@ -55,7 +56,7 @@ class Cluster:
             ray.init(address=address, configure_logging=False, include_dashboard=None if address else False)
         except (OSError, ValueError) as cause:
             raise ConfigError(f"ray.address={address}: {cause}", param="ray.address") from cause
-        self.address: str = ray.util.get_node_ip_address()
+        self.address: str = read_host_ip() or ray.util.get_node_ip_address()
         self._environment = _environment(config)
         self._group: PlacementGroup | None = None
         self._kind: Any = None

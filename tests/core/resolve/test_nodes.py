@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -72,6 +73,24 @@ def test_launchers_say_it_where_several_machines_are_asked_for(
 def test_what_can_not_be_is_refused_by_name(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         nodes(**given)
+
+
+@pytest.mark.row("F-581", "F-806")
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("203.0.113.1", "host_ip=203.0.113.1 is not an address of this machine"),
+        ("eth0", "host_ip='eth0' is not an IP address"),
+        ("0.0.0.0", "host_ip=0.0.0.0 stands for all networks"),
+    ],
+)
+def test_an_address_of_ones_own_is_checked(address: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_HOST_IP", address)
+    assert nodes() is None, "one machine has nobody to say it to"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        nodes(**TWO, node_rank=0, master_addr="head")
+    monkeypatch.setenv("VLLM_HOST_IP", "127.0.0.2")
+    assert nodes(**TWO, node_rank=0, master_addr="head") is not None
 
 
 def test_a_variable_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

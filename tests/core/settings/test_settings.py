@@ -7,6 +7,7 @@ import pytest
 from lsv.errors import ConfigError
 from lsv.settings import Declared, Setting, Settings, gather, options, own_environment, unknown_variables
 from lsv.settings.flags import parse
+from lsv.settings.host_ip import read_host_ip
 
 PLUGIN = Setting(name="cpu.threads", type="int", default=0, env=("OMP_NUM_THREADS",))
 ALL = (*options.CORE, PLUGIN)
@@ -240,6 +241,14 @@ def test_secrets_are_not_handed_to_who_shows_them(monkeypatch: pytest.MonkeyPatc
     told = own_environment()
     assert told["LSV_CACHE_ROOT"] == "/cache"
     assert "secret" not in told.values()
+
+
+@pytest.mark.row("F-581")
+def test_the_address_of_this_machine_is_not_given_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LSV_HOST_IP", "127.0.0.2")
+    monkeypatch.setenv("VLLM_HOST_IP", "127.0.0.3")
+    assert read_host_ip() == "127.0.0.2"
+    assert not any(value.startswith("127.") for value in own_environment().values())
 
 
 @pytest.mark.row("F-272")

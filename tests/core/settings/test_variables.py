@@ -43,7 +43,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(variable)
 
 
-@pytest.mark.row("F-806", "F-829", "F-576", "F-581")
+@pytest.mark.row("F-829", "F-576")
 def test_every_known_variable_is_read_or_warned_of() -> None:
     settings = (*options.CORE, *plugins.load().settings())
     read = {variable for setting in settings for variable in setting.variables}

@@ -93,6 +93,13 @@ def keep_answering(llm: LLM) -> None:
         answers(llm)
 
 
+def listening() -> set[str]:
+    """The IPv4 addresses at which processes of this machine listen (proc(5), net/tcp: little-endian, state 0A)."""
+    lines = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+    ends = (bytes.fromhex(local.partition(":")[0]) for _, local, _, state, *_ in lines if state == "0A")
+    return {socket.inet_ntoa(end[::-1]) for end in ends}
+
+
 def open_first(checkpoint: str, given: dict[str, Any]) -> LLM:
     return LLM(checkpoint, skip_tokenizer_init=True, node_rank=0, **given)
 
@@ -119,6 +126,21 @@ def test_a_machine_that_is_lost_is_named(checkpoint: str, port: int) -> None:
         answers(llm)
         other.kill()
         with pytest.raises(EngineDied, match=r"the worker of rank 1 on node 1 \(127\.0\.0\.1\) is gone"):
+            keep_answering(llm)
+
+
+@pytest.mark.row("F-581", "F-806")
+def test_machines_say_their_own_addresses(checkpoint: str, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LSV_HOST_IP", "")  # restored after the test; the option replaces it
+    with LLM(checkpoint, skip_tokenizer_init=True, **PLAIN) as llm:
+        expected = answers(llm)
+    given = options(port, tensor_parallel_size=2)
+    first = {**given, "host_ip": "127.0.0.2"}
+    with node(checkpoint, host_ip="127.0.0.3", **given) as other, open_first(checkpoint, first) as llm:
+        assert answers(llm) == expected
+        assert {"127.0.0.2", "127.0.0.3"} <= listening(), "gloo listens at each machine's own address"
+        other.kill()
+        with pytest.raises(EngineDied, match=r"the worker of rank 1 on node 1 \(127\.0\.0\.3\) is gone"):
             keep_answering(llm)
 
 

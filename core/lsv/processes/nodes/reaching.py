@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from lsv.errors import EngineDied, StartError
 from lsv.processes.nodes.handshake import JOINING, OtherKey, OtherProtocol, introduce
+from lsv.settings.host_ip import read_host_ip
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +95,8 @@ def prepare(end: socket.socket) -> None:
 
 
 def _connect(way: Way, key: bytes, purpose: int) -> socket.socket:
-    end = socket.create_connection((way.address, way.port), GREETING_SECONDS)
+    own = read_host_ip()
+    end = socket.create_connection((way.address, way.port), GREETING_SECONDS, (own, 0) if own else None)
     try:
         prepare(end)
         introduce(end, key, purpose)

@@ -14,6 +14,7 @@ from lsv.resolve.experts.options import choose_experts
 from lsv.resolve.ranks.nodes import choose_nodes
 from lsv.resolve.ranks.replicas import Placement, has_whole_replicas, place_replicas
 from lsv.settings import Settings
+from lsv.settings.host_ip import check_host_ip
 
 
 def choose_ranks(settings: Settings, platform: str, catalog: Catalog, choices: Choices) -> dict[str, Any]:
@@ -27,6 +28,8 @@ def choose_ranks(settings: Settings, platform: str, catalog: Catalog, choices: C
     if nodes is not None:
         topology = topology.of_replica(nodes.replica(topology))
     executor = choose_executor(settings["executor"], topology, catalog, spread=nodes is not None)
+    if settings["host_ip"] and (nodes or placement.nodes or executor not in ("inline", "processes")):
+        check_host_ip(settings["host_ip"])
     experts = choose_experts(settings, topology, choices)
     return {
         "topology": topology, "experts": experts, "executor": executor,
