@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -19,6 +20,7 @@ from .conftest import Start
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 SLURM, SWARM = DEPLOY / "slurm" / "lsv.sbatch", DEPLOY / "swarm" / "node.sh"
 CLUSTER, RUN = DEPLOY / "ray" / "cluster.sh", DEPLOY / "docker" / "run.sh"
+BENCH = DEPLOY / "docker" / "bench.sh"
 REPLICAS = DEPLOY / "slurm" / "replicas.sbatch"
 RECORD = '#!/bin/sh\n(basename "$0"; for word in "$@"; do printf "%s\\n" "$word"; done; echo .) >> "$RECORD"\n'
 
@@ -258,9 +260,30 @@ def test_a_server_in_a_container(start: Start, commands: Commands, mode: str, wo
     assert docker[docker.index("--gpus") :][:3] == ["--gpus", "all", "lsv:cuda"]
 
 
+@pytest.mark.row("F-317")
+def test_a_benchmark_in_a_container(commands: Commands, tmp_path: Path) -> None:
+    words = ["--model", "org/x", "--input-len", "16", "--tensor-parallel-size", "2"]
+    assert commands.run([BENCH, *words]) == [["lsv", "bench", "throughput", *words]]
+    ((*traced,),) = commands.run([BENCH, "--nsys", *words])
+    assert traced == ["lsv", "nsys", "--output", "nsys-offline", "bench", "throughput", *words, "--profile"]
+    given = {"MOUNT": "/models", "OPTIONS": "--device /dev/dri"}
+    file = tmp_path / "new" / "calls.json"
+    ((*docker,),) = commands.run([BENCH, *words, "--image", "lsv:xpu", "--viztracer", file], **given)
+    options, inside = docker[: docker.index("lsv:xpu")], docker[docker.index("lsv:xpu") + 1 :]
+    assert {"--device", "/dev/dri", "/models:/models", f"{file}.ranks:{file}.ranks"} <= set(options)
+    assert inside[: 3 + len(words)] == ["bench", "throughput", *words, "--profile"]
+    profile = json.loads(inside[inside.index("--profiler-config") + 1])
+    assert profile == {"profiler": "viztracer", "torch_profiler_dir": f"{file}.ranks"}
+
+
 @pytest.mark.parametrize(
     ("script", "said"),
-    [((RUN, "rpc", "org/x"), "must be single, mp or ray, not 'rpc'"), ((CLUSTER, "lsv:cuda"), "usage")],
+    [
+        ((RUN, "rpc", "org/x"), "must be single, mp or ray, not 'rpc'"),
+        ((CLUSTER, "lsv:cuda"), "usage"),
+        ((BENCH, "--model", "x", "--image"), "--image needs a value"),
+        ((BENCH, "--nsys", "--viztracer", "x"), "take one of them"),
+    ],
 )
 def test_what_is_no_way_to_start_is_refused(script: tuple[object, ...], said: str) -> None:
     done = subprocess.run([str(word) for word in script], capture_output=True, text=True, check=False)
@@ -346,7 +369,7 @@ def test_a_role_that_is_none_is_refused() -> None:
     assert "head or worker, not haed" in done.stderr
 
 
-@pytest.mark.parametrize("script", [SLURM, REPLICAS, SWARM, CLUSTER, RUN], ids=lambda path: path.name)
+@pytest.mark.parametrize("script", [SLURM, REPLICAS, SWARM, CLUSTER, RUN, BENCH], ids=lambda path: path.name)
 def test_scripts_are_sound(script: Path) -> None:
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed")

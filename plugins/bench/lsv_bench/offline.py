@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -15,6 +15,7 @@ from lsv_bench.figures import Figures, spread
 
 if TYPE_CHECKING:
     from lsv.llm import LLM
+    from lsv.text.prompts import PromptInput
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -154,12 +155,12 @@ def _params(sample: Sample) -> SamplingParams:
     return SamplingParams(temperature=0.0, max_tokens=sample.output_len, ignore_eos=True, detokenize=False)
 
 
-def _prompt(llm: LLM, sample: Sample) -> dict[str, Any]:
-    """What the engine is given: token ids, so that no tokenizer runs while it is timed."""
+def _prompt(llm: LLM, sample: Sample) -> PromptInput:
+    """What the engine is given: token ids, so that no tokenizer runs while it is timed, and the media of conversations,
+    whose decoding is timed.
+    """
     if isinstance(sample.prompt, tuple):
         return {"prompt_token_ids": sample.prompt}
-    tokenizer = llm.get_tokenizer()
     if isinstance(sample.prompt, str):
-        return {"prompt_token_ids": tokenizer.encode(sample.prompt)}
-    text = tokenizer.render_chat(sample.prompt.messages, add_generation_prompt=True)
-    return {"prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+        return {"prompt_token_ids": llm.get_tokenizer().encode(sample.prompt)}
+    return llm.read_chat(sample.prompt.messages)

@@ -37,6 +37,20 @@ def test_four_ranks_on_two_machines_answer_as_one(cluster: Cluster, checkpoint: 
         assert answers(llm) == expected
 
 
+@pytest.mark.row("F-581", "F-806")
+def test_workers_reach_the_driver_at_its_own_address(
+    cluster: Cluster, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_HOST_IP", "127.0.0.4")
+    spread = {"tensor_parallel_size": 2, "ray_address": cluster.address}
+    with LLM(checkpoint, distributed_executor_backend="ray", **spread, **PLAIN) as llm:
+        assert len(answers(llm)) == len(PROMPTS)
+        assert "0400007F" in Path("/proc/net/tcp").read_text(), "the ranks meet there (proc(5): little-endian)"
+    monkeypatch.setenv("VLLM_HOST_IP", "203.0.113.1")
+    with pytest.raises(ConfigError, match=r"host_ip=203\.0\.113\.1 is not an address of this machine"):
+        LLM(checkpoint, distributed_executor_backend="ray", **spread, **PLAIN)
+
+
 @pytest.mark.row("F-464", "F-588", "F-589")
 def test_emulated_intel_gpus_on_two_machines_answer_as_one(cluster: Cluster, checkpoint: str) -> None:
     with LLM(checkpoint, **PLAIN) as llm:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lsv.cli.context import CommandContext
 from lsv_bench.commands import settings as options
+from lsv_bench.commands.nodes import serve_as_node
 from lsv_bench.commands.workload import Report, make_samples, recorded
 from lsv_bench.figures import Figures
 from lsv_bench.result import Run
@@ -19,8 +20,10 @@ SETTINGS = (*options.REPORT, *options.DATASET, *options.OFFLINE)
 
 def run(arguments: list[str], context: CommandContext) -> int:
     settings = context.settings(arguments, scope="engine", extra=SETTINGS)
-    report = Report("throughput", "throughput", arguments, settings, SETTINGS)
     check(settings)
+    if serve_as_node(settings, context):
+        return 0
+    report = Report("throughput", "throughput", arguments, settings, SETTINGS)
     from lsv.llm import LLM
 
     with LLM.from_settings(settings, context.plugins) as llm:
