@@ -5,18 +5,21 @@
 #   deploy/docker/run.sh mp meta-llama/Llama-3.3-70B -tp 4    # ranks in processes of the container
 #   deploy/docker/run.sh ray meta-llama/Llama-3.3-70B -tp 4   # ranks that Ray starts there; an image with EXTRAS=webui,ray
 #
+# The mode rpc is mp: an engine sends its ranks messages over sockets of lsv's own in each mode.
+#
 # IMAGE is the image (lsv:cuda), MOUNT a folder of models at the same path inside (/fsx), and OPTIONS are those of docker
 # run (--gpus all). What follows the mode is handed to lsv serve. Only this machine reaches the server; ADDRESS=0.0.0.0 opens
 # it to others: set LSV_API_KEY then.
 set -eu
 mode=${1:-}
 case $mode in
-single | mp | ray) shift ;;
+single | mp | ray | rpc) shift ;;
 *)
-  echo "the first word must be single, mp or ray, not '$mode'; ranks speak over sockets of lsv's own in each" >&2
+  echo "the first word must be single, mp, ray or rpc, not '$mode'" >&2
   exit 2
   ;;
 esac
+if [ "$mode" = rpc ]; then mode=mp; fi
 if [ "$mode" != single ]; then set -- "$@" --distributed-executor-backend "$mode"; fi
 mount=${MOUNT:-/fsx}
 

@@ -113,7 +113,7 @@ def drafting(count: int, *, adaptive: bool = False) -> dict[str, Any]:
     return {"method": "ngram", "num_speculative_tokens": count, "adaptive": adaptive}
 
 
-@pytest.mark.row("F-360")
+@pytest.mark.row("F-310", "F-360", "F-365")
 @pytest.mark.usefixtures("forced")
 @pytest.mark.parametrize("world", WORLDS)
 def test_no_answer_changes(world: str, checkpoint: Path, plain: dict[str, list[Any]]) -> None:

@@ -248,7 +248,12 @@ def test_a_cluster_of_containers(commands: Commands) -> None:
 @pytest.mark.usefixtures("ray")
 @pytest.mark.parametrize(
     ("mode", "words", "executor"),
-    [("single", [], "inline"), ("mp", ["-tp", "4"], "processes"), ("ray", ["-tp", "4"], "ray")],
+    [
+        ("single", [], "inline"),
+        ("mp", ["-tp", "4"], "processes"),
+        ("rpc", ["-tp", "4"], "processes"),
+        ("ray", ["-tp", "4"], "ray"),
+    ],
 )
 def test_a_server_in_a_container(start: Start, commands: Commands, mode: str, words: list[str], executor: str) -> None:
     given = {"IMAGE": "lsv:xpu", "MOUNT": "/models", "OPTIONS": "--device /dev/dri --group-add render"}
@@ -279,7 +284,7 @@ def test_a_benchmark_in_a_container(commands: Commands, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ((RUN, "rpc", "org/x"), "must be single, mp or ray, not 'rpc'"),
+        ((RUN, "grpc", "org/x"), "must be single, mp, ray or rpc, not 'grpc'"),
         ((CLUSTER, "lsv:cuda"), "usage"),
         ((BENCH, "--model", "x", "--image"), "--image needs a value"),
         ((BENCH, "--nsys", "--viztracer", "x"), "take one of them"),

@@ -194,7 +194,7 @@ BERT = {"architectures": ["XLMRobertaForSequenceClassification"], "model_type": 
           "decoder_start_token_id": 2, "vocab_size": 320}, 4096, 1024, 1024),
     ],
 )  # fmt: skip
-@pytest.mark.row("F-238", "F-737")
+@pytest.mark.row("F-238", "F-389", "F-668", "F-737")
 def test_a_context_is_lowered_to_a_table_of_positions(allowed, checkpoint, asked, most, table, configure, caplog):
     config = configure("--max-model-len", str(asked), *allowed, **checkpoint)
     assert config.max_model_len == most

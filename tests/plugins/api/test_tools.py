@@ -187,6 +187,17 @@ async def test_bad_tools(site, fields, param):
     assert site.engine.requests == []
 
 
+@pytest.mark.row("F-174")
+async def test_the_template_is_given_the_tools_of_a_named_call(start):
+    site = await start(tool_call_parser="hermes")
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    await site.chat(tools=[WEATHER], tool_choice=named)
+    await site.chat(tools=[WEATHER])
+    forced, free = (request.prompt.text for request in site.engine.requests)
+    assert forced == free
+    assert "<tool>get_weather\n" in forced
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.row("F-173", "F-177")
 async def test_a_forced_answer_is_calls(start, stream):
