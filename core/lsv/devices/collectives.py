@@ -173,13 +173,14 @@ def open_store(group: Group) -> Any:
     return torch_dist.PrefixStore(f"{group.axis}:{group.ranks}", store)
 
 
-def serve_store(host: str) -> tuple[Any, str]:
-    """A store of this process's, for as long as it is held, and the address at which any ranks may meet in it.
+def serve_store(host: str, port: int = 0) -> tuple[Any, str]:
+    """A store of this process's, for as long as it is held, and the address at which any ranks may meet in it. Port 0
+    means any free port. Raises ``OSError``.
 
     Whoever reaches a store may read and write it, and by itself torch listens at all of a machine's addresses.
     """
     torch_dist: Any = dist
-    listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     port = listener.getsockname()[1]
     descriptor = listener.detach()  # the store's from now on
     store = torch_dist.TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from lsv.errors import ConfigError
 from lsv.settings import Given, Settings
 from lsv.settings.setting import convert
 
@@ -20,6 +21,35 @@ _VARIABLES: Mapping[str, Sequence[str]] = {
 }
 _TORCHRUN = "TORCHELASTIC_RUN_ID"
 """Where torchrun has set this, it serves a store of its own at MASTER_PORT."""
+
+
+class LaunchedRank(NamedTuple):
+    """Which rank torchrun has started this process as."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    """Ranks of this machine."""
+    address: str
+    port: int
+    served: bool
+    """Whether torchrun serves a store there; otherwise rank 0 is to."""
+
+
+def read_rank() -> LaunchedRank:
+    """Raises ``ConfigError`` in a process that torchrun has not started."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
+    said = [os.environ.get(name, "") for name in names]
+    address = os.environ.get("MASTER_ADDR", "")
+    if not address or not all(value.isdecimal() for value in said):
+        raise ConfigError(
+            f"the variables {', '.join(names)} and MASTER_ADDR must say which rank this is: start it by torchrun, as "
+            "torchrun --nproc-per-node=2 -m lsv doctor --collectives"
+        )
+    rank, size, local_rank, local_size, port = map(int, said)
+    served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return LaunchedRank(rank, size, local_rank, local_size, address, port, served)
 
 
 def node_number() -> int:

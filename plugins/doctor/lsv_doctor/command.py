@@ -14,6 +14,7 @@ from lsv.config import Choices
 from lsv.errors import ConfigError
 from lsv.resolve.hardware import choose_platform
 from lsv.settings import Setting, Settings
+from lsv.settings.launchers import read_rank
 from lsv_doctor import report
 from lsv_doctor.evaluate import Row, evaluate, write_csv
 from lsv_doctor.findings import Line, look
@@ -24,6 +25,10 @@ _SETTINGS = (
     Setting(
         name="evaluate", type="bool", default=False, scope="all", group="Doctor",
         help="measure what the platform's devices attain; takes seconds for each",
+    ),
+    Setting(
+        name="collectives", type="bool", default=False, scope="all", group="Doctor",
+        help="check the collectives of ranks that torchrun has started, one for each device",
     ),
     Setting(name="csv", scope="all", group="Doctor", help="file that --evaluate writes its measurements to"),
     Setting(
@@ -40,6 +45,8 @@ def run(arguments: list[str], context: CommandContext) -> int:
         raise ConfigError("--csv holds what --evaluate measures: give that too", param="csv")
     if settings["evaluate"] and settings["report"]:
         raise ConfigError("--report measures nothing: run --evaluate by itself", param="report")
+    if settings["collectives"]:
+        return _check_collectives(context, settings)
     if settings["evaluate"]:
         return _evaluate(context, settings)
     lines = look(context.plugins)
@@ -78,6 +85,18 @@ def _mark(line: Line) -> Text:
     if not line.ok:
         return Text("missing", style="red")
     return Text("warning", style="yellow") if line.warning else Text("ok", style="green")
+
+
+def _check_collectives(context: CommandContext, settings: Settings) -> int:
+    """Rank 0 prints what it found; a rank that fails says so itself, and torchrun ends the others."""
+    launched = read_rank()
+    platform, _ = choose_platform(settings["platform"], settings["emulate"], context.plugins.catalog, Choices())
+    from lsv_doctor.collectives import check_collectives
+
+    for name, found in check_collectives(platform, settings.plugin_options(), launched):
+        if launched.rank == 0:
+            context.console.print(Text(f"ok  {name}: {found}"))
+    return 0
 
 
 def _evaluate(context: CommandContext, settings: Settings) -> int:
