@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from lsv.nn.mlp import GatedMLP
 from lsv.offers import OpSpec
 from lsv.ops import Bindable, GatedKernel, Kernel, LoadKernel
 from lsv.weights.quantizer import Linear
+from lsv.weights.static_coded import RoundingKernel
 from lsv_cpu import arena, native
 from lsv_cpu.kernels import RoundInt4, RoundInt8, selected_library, why_not_native
 
@@ -32,7 +33,7 @@ class LinearRecord(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("outputs", "inputs")),
         *((name, ctypes.c_void_p) for name in ("panels", "scales", "sums", "bias", "table", "order")),
         *((name, ctypes.c_int32) for name in ("bits", "offset")),
-        *((name, ctypes.c_void_p) for name in ("added", "adapted", "rescaled", "rescale")),
+        *((name, ctypes.c_void_p) for name in ("added", "adapted", "rescaled", "rescale", "input_scale")),
     ]
 
 
@@ -55,6 +56,9 @@ class Stored:
 
     order: torch.Tensor | None = None
     """The input of each column, if they are not in order."""
+
+    input_scale: torch.Tensor | None = None
+    """float32 [1]: rows become e4m3 in units of it, and it is in ``scales``."""
 
 
 Take = Callable[[Linear], Stored]
@@ -80,10 +84,22 @@ def _take_coded(module: Any) -> Stored:
     return Stored(module.release("codes"), scales, values, module.order)
 
 
-FORMATS: Mapping[str, int] = {"plain": 0, "int8": 1, "int4": 2, "coded": 3}
+def _take_static(module: Any) -> Stored:
+    stored = _take_coded(module)
+    assert stored.scales is not None, "codes have scales"
+    return replace(stored, scales=stored.scales * module.input_scale, input_scale=module.input_scale)
+
+
+FORMATS: Mapping[str, int] = {"plain": 0, "int8": 1, "int4": 2, "coded": 3, "coded_static": 3}
 """``Format`` of native/gemm/gemm.h, by the format of a module."""
 
-TAKE: Mapping[str, Take] = {"plain": _take_plain, "int8": _take_int8, "int4": _take_int4, "coded": _take_coded}
+TAKE: Mapping[str, Take] = {
+    "plain": _take_plain,
+    "int8": _take_int8,
+    "int4": _take_int4,
+    "coded": _take_coded,
+    "coded_static": _take_static,
+}
 """How each format's weights are taken from their module."""
 
 
@@ -91,7 +107,7 @@ ROUNDING: Mapping[str, LoadKernel] = {"round.int8": RoundInt8, "round.int4": Rou
 """Kernels that quantise weights while they are loaded; layers that do so have the op as a child module."""
 
 
-class PanelLinear(GatedKernel):
+class PanelLinear(GatedKernel, RoundingKernel):
     """``x @ weight.T + bias`` over packed panels. With a ``gate`` half of the outputs are gate and half are up, and the
     result is ``activation(gate) * up``.
     """
@@ -136,6 +152,7 @@ class PanelLinear(GatedKernel):
         if stored.values is not None:
             record.table = stored.values.data_ptr()
             record.order = None if stored.order is None else stored.order.data_ptr()
+            record.input_scale = None if stored.input_scale is None else stored.input_scale.data_ptr()
         panels = library.lsv_panels(ctypes.byref(record))
         packed = self._keep("packed", panels * library.lsv_panel_bytes(ctypes.byref(record)))
         record.panels = packed.data_ptr()
@@ -147,7 +164,7 @@ class PanelLinear(GatedKernel):
         record.bias = None if bias is None else bias.data_ptr()
         scales = stored.scales
         library.lsv_pack(ctypes.byref(record), stored.weight.data_ptr(), None if scales is None else scales.data_ptr())
-        self.record, self._held = record, (bias, stored.values, stored.order)
+        self.record, self._held = record, (bias, stored.values, stored.order, stored.input_scale)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self._multiply(self.record, x, self._width)
@@ -166,6 +183,15 @@ class PanelLinear(GatedKernel):
         both = turns.transpose(-2, -3).flatten(-2)[..., : self._width].flatten(-2)
         bias = self._held[0]
         return both if bias is None else both + bias
+
+    def unrounded(self, x: torch.Tensor) -> torch.Tensor:
+        """Rows stay exact; the panels' scales hold that of the activations, which the results are divided by."""
+        record, (bias, *_, scale) = LinearRecord.from_buffer_copy(self.record), self._held
+        assert scale is not None, "asked only of layers with static activations"
+        assert not self._gate, "asked only of products"
+        record.input_scale = record.bias = None
+        y = self._multiply(record, x, self._width).float() / scale
+        return (y if bias is None else y + bias.float()).to(x.dtype)
 
     def _multiply(self, record: LinearRecord, x: torch.Tensor, width: int) -> torch.Tensor:
         rows = x.reshape(-1, x.shape[-1])

@@ -61,6 +61,7 @@ def lsv_kernels() -> Iterable[KernelOffer]:
         yield KernelOffer(op, "hpu", "lsv_hpu.kernels:MixedExperts", _MIXED, rank=1)
         yield KernelOffer(op, "hpu", "lsv_hpu.kernels:EveryExpert", _any)
     yield KernelOffer("linear.coded", "hpu", "lsv_hpu.formats.fp8:DynamicFp8", _FP8)
+    yield KernelOffer("linear.coded_static", "hpu", "lsv_hpu.formats.fp8:StaticFp8", _FP8)
     yield KernelOffer("linear.coded", "hpu", "lsv_hpu.formats.int4:EvenInt4", _INT4, looks_up=True)
     yield KernelOffer("sample", "hpu", "lsv_hpu.sampling:HostChoose", _ON_HOST, row_invariant=True)
     yield KernelOffer("logprobs", "hpu", "lsv_hpu.sampling:HostDescribe", _ON_HOST, row_invariant=True)

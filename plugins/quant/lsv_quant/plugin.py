@@ -19,13 +19,13 @@ _AS_THEY_COME = (
 )
 BY_TOKEN = _AS_THEY_COME.format("token")
 BY_SCALE = (
-    "activations with int8 scales of the checkpoint's own are rounded by them; other "
+    "activations with scales of the checkpoint's own are rounded by them; other "
     f"{_AS_THEY_COME.format('token or group')}"
 )
 BY_SIZE = "groups of 32 where a model's states have at most 1,024 features, of 64 elsewhere"
 FLOAT8 = (
-    "activations become fp8 by token where the device multiplies it, of a checkpoint in fp8 only if it wants that; "
-    "elsewhere they stay as they are"
+    "activations become fp8 by token where the device multiplies it, of a checkpoint in fp8 only if it wants that, and "
+    "by the checkpoint's scales on every device; elsewhere they stay as they are"
 )
 
 

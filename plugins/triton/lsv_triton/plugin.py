@@ -115,6 +115,7 @@ _FP8 = (
     ("linear.coded", "lsv_triton.gemm.fp8:Fp8Linear", _ROUNDED),
     *((op, "lsv_triton.gemm.fp8:Fp8Experts", _TOGETHER_ROUNDED) for op in _EXPERTS),
 )
+_WEIGHT_OPS = ("linear.coded", "linear.coded_static", "linear.int8", "linear.int4")
 _GATED = (
     "silu", "gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "relu2", "clamped_swiglu",
 )  # fmt: skip
@@ -126,7 +127,7 @@ _KERNELS = (
     ("sum_ranks", "lsv_triton.rank_sum:SumRanks", _FLOATS),
     ("sample", "lsv_triton.sampling.ops:DeviceChoose", _FLOATS),
     ("logprobs", "lsv_triton.sampling.ops:DeviceDescribe", _FLOATS),
-    *((op, "lsv_triton.gemm.linear:TritonLinear", _WEIGHTS) for op in ("linear.coded", "linear.int8", "linear.int4")),
+    *((op, "lsv_triton.gemm.linear:TritonLinear", _WEIGHTS) for op in _WEIGHT_OPS),
     *((op, "lsv_triton.gemm.moe:GroupedExperts", _TOGETHER) for op in _EXPERTS),
     *((f"{name}_mul", "lsv_triton.layers.activation:GatedProduct", _FLOATS) for name in _GATED),
 )

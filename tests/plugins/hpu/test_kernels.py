@@ -18,10 +18,11 @@ from lsv.testing.vendors.onednn import check_rows_apart
 from lsv.weights.codebook import Codebook, CodedLinear, to_nibbles
 from lsv.weights.place import Weights
 from lsv.weights.quantizer import LinearLayer
+from lsv.weights.static_coded import StaticCodedLinear
 from lsv_hpu import plugin, selection
 from lsv_hpu.devices import Gaudi
 from lsv_hpu.emulation.ops import answering, fake_ops
-from lsv_hpu.formats.fp8 import DynamicFp8, quantise_rows, why_not_fp8
+from lsv_hpu.formats.fp8 import DynamicFp8, StaticFp8, quantise_rows, why_not_fp8
 from lsv_hpu.formats.int4 import EvenInt4, why_not_int4
 from lsv_hpu.kernels import EveryExpert, MixedExperts
 from lsv_hpu.vendor_ops import VendorOps
@@ -234,6 +235,47 @@ def test_fp8_activations_of_a_token_that_is_zero_or_large(gaudi: Gaudi) -> None:
     largest = 240 if gaudi == "gaudi2" else 448
     assert coded.float().tolist() == [[0.0, 0.0], [largest, -largest / 2]]
     assert (coded.float() * scales).tolist()[1] == pytest.approx([3e4, -1.5e4])
+
+
+class StaticRounded(StaticCodedLinear, Rounded):
+    """The same of a checkpoint whose activations have a stored scale."""
+
+    scale = 0.02
+
+    def filled(self) -> None:
+        super().filled()
+        self.keep("input_scale", torch.tensor([self.scale]))
+
+
+@pytest.mark.row("F-404")
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_static_fp8(dtype: torch.dtype, bias: bool, gaudi: Gaudi) -> None:
+    """Activations beyond the range of the scale are cut as the reference cuts them. Gaudi 2 has half the small numbers:
+    weights and rows below them are off by half a step of 2**-8 of their scale.
+    """
+    inputs = [(torch.randn(rows, 256, dtype=dtype) * 10.0 ** (rows - 2),) for rows in (1, 3)]
+    inputs.append((torch.randn(2, 3, 256, dtype=dtype),))
+    narrow = gaudi == "gaudi2"
+    check_kernel(
+        offer("linear.coded_static", "StaticFp8"),
+        lambda w: StaticRounded(w, 256, 40, bias=bias, dtype=dtype),
+        inputs,
+        dtype=dtype,
+        tolerance=0.01 if dtype == torch.bfloat16 or narrow else 1e-5,
+    )
+
+
+def test_static_fp8_of_an_identity_is_the_weights(gaudi: Gaudi) -> None:
+    """Ones may be far beyond the range of the scale."""
+    module = StaticRounded(place(), 64, 8, bias=False, dtype=torch.float32)
+    module.plain = torch.nn.Parameter(torch.randn(8, 64), requires_grad=False)
+    module.scale = 1e-4
+    module.filled()
+    wanted, smallest = module.weight().T, 2.0**-9 * float(module.scales.max())
+    module.use(StaticFp8(module, module.spec()))
+    module.pack()
+    torch.testing.assert_close(module.unrounded(torch.eye(64)), wanted, rtol=1e-5, atol=smallest)
 
 
 class FourBits(CodedLinear):

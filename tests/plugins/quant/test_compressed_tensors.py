@@ -352,3 +352,28 @@ def test_a_checkpoint_answers_like_what_it_means(tmp_path: Path, family: str, ca
 def test_a_checkpoint_in_int8_answers_like_the_online_format(tmp_path: Path) -> None:
     packed, plain = write_quantised("llama", tmp_path, W8A8, of_layers(pack_naive))
     assert answer(packed) == answer(plain, quantization="int8", quantization_ignore=["lm_head"])
+
+
+@pytest.mark.row("F-413")
+@pytest.mark.parametrize("strategy", ["tensor", "channel"])
+def test_static_fp8_activations_are_rounded_by_the_stored_scale(strategy: str) -> None:
+    """As the package runs them in torch: divided, clamped, rounded to e4m3, and multiplied by the scale again."""
+    weights = [torch.randn(24, 64), torch.randn(8, 64)]
+    rows = (1 << 20) if strategy == "tensor" else 1
+    packed = [pack_float(weight, min(rows, len(weight)), 64) for weight in weights]
+    tensors = [
+        {**found, "weight_scale": found["weight_scale"].reshape(-1, 1)[: 1 if strategy == "tensor" else None, 0]}
+        | {"input_scale": torch.tensor([scale])}
+        for (found, _), scale in zip(packed, (0.01, 0.02), strict=True)
+    ]
+    layer = fused_layer(make(config("float-quantized", floats(strategy), STATIC_FP8)), tensors, [24, 8], 64)
+    assert layer.op == "linear.coded_static"
+    x = torch.randn(5, 64) * 0.01 * torch.logspace(-3, 4, 64)
+    rounded = (x / 0.02).clamp(-448, 448).to(torch.float8_e4m3fn).float() * 0.02
+    torch.testing.assert_close(layer(x), rounded @ torch.cat([meant for _, meant in packed]).T)
+
+
+def test_static_fp8_activations_have_one_scale_for_all() -> None:
+    inputs = STATIC_FP8 | {"strategy": "token"}
+    with pytest.raises(CheckpointError, match="strategy is 'token'; static activations must have 'tensor'"):
+        make(config("float-quantized", floats("channel"), inputs))

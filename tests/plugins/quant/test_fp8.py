@@ -12,7 +12,9 @@ import torch
 from lsv.errors import CheckpointError, ConfigError
 from lsv.nn.embed import Head
 from lsv.nn.linear import Column, Row
-from lsv.testing.quantised import check_adapted, check_answers
+from lsv.request.adapter import LoRARequest
+from lsv.testing.adapters import linear_layers, write_adapter
+from lsv.testing.quantised import answer, check_adapted, check_answers, write_quantised
 from lsv.testing.quantizer import check_quantizer
 from lsv.testing.tensors import TensorsSource, fill_module, place
 from lsv.weights.checkpoint import DummySource
@@ -125,12 +127,16 @@ def encode_channels(weight: torch.Tensor) -> Tensors:
     return {"weight": codes, "weight_scale": scales}
 
 
+def encode_static_channels(weight: torch.Tensor) -> Tensors:
+    return {**encode_channels(weight), "input_scale": torch.tensor(0.02)}
+
+
 @pytest.mark.parametrize(
     ("config", "encode"),
     [
         (BLOCKS, encode_blocks),
         (STATIC, encode_tensor),
-        (STATIC, encode_channels),
+        (STATIC, encode_static_channels),
         ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, encode_channels),
     ],
     ids=["blocks", "tensor", "channels", "fbgemm"],
@@ -169,6 +175,38 @@ def test_each_fused_part_has_a_scale_of_its_own() -> None:
     column = Column(w, [Part(str(n), len(weight), 0, len(weight)) for n, weight in enumerate(weights)], 48)
     layer: Any = fill_module(column, w, TensorsSource(tensors)).linear
     assert torch.equal(layer.weight(), torch.cat([decoded for _, _, decoded in parts]))
+    assert torch.equal(layer.input_scale, torch.cat([scales[0] for _, scales, _ in parts]).max()[None])
+
+
+@pytest.mark.row("F-404")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("encode", [encode_tensor, encode_static_channels])
+def test_activations_are_rounded_by_the_stored_scale(dtype: torch.dtype, encode: Any) -> None:
+    """Some are beyond the range of the scale, some below its smallest number."""
+    tensors = encode(torch.randn(24, 64))
+    w = place(quantizer=fp8.make(STATIC), dtype=dtype)
+    source = TensorsSource({f"0.{name}": tensor for name, tensor in tensors.items()})
+    layer: Any = fill_module(Column.even(w, ("0",), 64, 24), w, source).linear
+    scale = float(tensors["input_scale"])
+    x = (torch.randn(5, 64) * scale * torch.logspace(-3, 4, 64)).to(dtype)
+    rounded = codes_of((x.float() / scale).clamp(-448, 448)).double() * scale
+    wanted = rounded @ (tensors["weight"].double() * tensors["weight_scale"].double().reshape(-1, 1)).T
+    tolerance = (2**-8 if dtype == torch.bfloat16 else 1e-5) * float(wanted.abs().max())
+    torch.testing.assert_close(layer(x).double(), wanted, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("scale", "problem"),
+    [
+        (0.0, "is 0: activations can't be rounded by it"),
+        (torch.inf, "holds weights that are not finite"),
+        (torch.nan, "holds weights that are not finite"),
+    ],
+)
+def test_scales_of_activations_that_are_refused(scale: float, problem: str) -> None:
+    tensors = {**encode_tensor(torch.randn(8, 32)), "input_scale": torch.tensor(scale)}
+    with pytest.raises(CheckpointError, match=rf"0\.input_scale {problem}"):
+        layer_of(fp8.make(STATIC), {f"0.{name}": tensor for name, tensor in tensors.items()}, (8, 32))
 
 
 def test_names_of_scales_with_an_empty_block_size() -> None:
@@ -215,11 +253,18 @@ def pack_tensor(name: str, weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]
     return {"weight": codes, "weight_scale": scales[0], "input_scale": torch.tensor([0.5])}, decoded
 
 
+def pack_dynamic(name: str, weight: torch.Tensor) -> tuple[Tensors, torch.Tensor] | None:
+    if name == "lm_head" or "layers.1" in name:
+        return None
+    codes, scales, decoded = by_block(weight, *weight.shape)
+    return {"weight": codes, "weight_scale_inv": scales[0]}, decoded
+
+
 @pytest.mark.parametrize(
     ("family", "config", "pack"),
     [
         ("qwen3_moe", {**BLOCKS, "weight_block_size": [16, 32]}, pack_blocks),
-        ("qwen2", {**STATIC, "ignored_layers": ["lm_head", "model.layers.1"]}, pack_tensor),
+        ("qwen2", {**BLOCKS, "weight_block_size": None, "modules_to_not_convert": ["model.layers.1"]}, pack_dynamic),
     ],
 )
 def test_a_checkpoint_answers_like_what_it_means(
@@ -228,9 +273,32 @@ def test_a_checkpoint_answers_like_what_it_means(
     check_answers(family, tmp_path, config, pack)
 
 
+@pytest.mark.row("F-404")
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
+def test_static_activations_are_part_of_the_answer(family: str, tmp_path: Path) -> None:
+    """Alike by the platform's kernels and by plain torch, and not like the plain weights with coarse activations."""
+    config = {**STATIC, "ignored_layers": ["lm_head", "model.layers.1"]}
+    found, plain = write_quantised(family, tmp_path, config, pack_tensor)
+    assert answer(found) == answer(found, reference_ops=True)
+    assert answer(found) != answer(plain)
+
+
 @pytest.mark.row("F-728")
 def test_adapters_go_on_top(tmp_path: Path) -> None:
-    check_adapted("llama", tmp_path, {**STATIC, "ignored_layers": ["lm_head", "model.layers.1"]}, pack_tensor)
+    config = {"quant_method": "fp8", "weight_block_size": None, "ignored_layers": ["lm_head", "model.layers.1"]}
+    check_adapted("llama", tmp_path, config, pack_dynamic)
+
+
+@pytest.mark.row("F-728")
+def test_adapters_go_on_top_of_static_activations(tmp_path: Path) -> None:
+    """By the platform's kernels as by plain torch; a DoRA goes by the lengths of weights, too."""
+    config = {**STATIC, "ignored_layers": ["lm_head", "model.layers.1"]}
+    packed, plain = write_quantised("llama", tmp_path, config, pack_tensor)
+    write_adapter(tmp_path / "adapter", plain, list(linear_layers(plain)), dora=True)
+    adapter = LoRARequest("adapter", 1, str(tmp_path / "adapter"))
+    found = answer(packed, adapter)
+    assert found == answer(packed, adapter, reference_ops=True)
+    assert found != answer(packed)
 
 
 def test_random_weights() -> None:

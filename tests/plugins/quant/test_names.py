@@ -78,7 +78,7 @@ def test_formats_that_nothing_reads_are_refused_with_those_that_are_read(tmp_pat
         (
             None,
             {"quant_method": "fp8"},
-            "of a checkpoint in fp8 only if it wants that; elsewhere they stay as they are",
+            "and by the checkpoint's scales on every device; elsewhere they stay as they are",
         ),
         (
             None,

@@ -22,6 +22,7 @@ from triton.compiler import ASTSource
 
 from lsv.weights.codebook import ROUNDED, Codebook, CodedLinear
 from lsv.weights.quantizer import LinearLayer, PlainLinear
+from lsv.weights.static_coded import StaticCodedLinear
 from lsv_triton import device_table
 
 _POINTERS = {
@@ -128,6 +129,17 @@ def fp8_layers() -> Iterator[tuple[str, Any]]:
         yield name, linear
 
 
+def static_layers() -> Iterator[tuple[str, Any]]:
+    """Layers whose activations become e4m3 by a stored scale."""
+    for name, group in (("fp8 static", 0), ("fp8 static, groups", 128)):
+        layer = LinearLayer("q", "column", 4096, (4096,), False, torch.bfloat16)
+        linear = StaticCodedLinear(layer, Codebook(_FP8.table, group), None)
+        codes = torch.empty(4096, 4096, dtype=torch.uint8, device="meta")
+        linear.hold(codes, torch.empty(4096, linear.codebook.groups(4096), device="meta"))
+        linear.keep("input_scale", torch.empty(1, device="meta"))
+        yield name, linear
+
+
 def main(arch: int, kind: str, wanted: list[str]) -> None:
     device_table.launch = lambda op, device: device_table.look_up(op, kind)
     from lsv_triton.gemm import moe, rounding, weights
@@ -145,6 +157,7 @@ def main(arch: int, kind: str, wanted: list[str]) -> None:
         (gemm, "add_parts"),
         (gemm, "multiply_integers"),
         (rounding, "_round_rows"),
+        (rounding, "_round_by_scale"),
         (moe, "_add_experts"),
         (moe, "_sort_rows"),
         (moe, "_choose_experts"),
@@ -158,7 +171,7 @@ def main(arch: int, kind: str, wanted: list[str]) -> None:
             print(json.dumps({**one, "conversions": conversions}))
         found.clear()
 
-    for name, linear in (*layers(), *integer_layers()):
+    for name, linear in (*layers(), *integer_layers(), *static_layers()):
         if wanted and name not in wanted:
             continue
         kernel = TritonLinear(linear, linear.spec())

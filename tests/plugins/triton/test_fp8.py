@@ -106,19 +106,19 @@ def compressed(strategy: str, dynamic: bool, **weights: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("make", "config", "rounded"),
     [
-        (fp8.make, DYNAMIC, True),
-        (fp8.make, BLOCKS, True),
-        (fp8.make, {**DYNAMIC, "activation_scheme": "static"}, False),
-        (fp8.make, {}, True),
-        (fp8.make_tensor, {}, True),
-        (fp8_checkpoint.make_fbgemm, {"quant_method": "fbgemm_fp8"}, False),
-        (compressed_tensors.make, compressed("token", True), True),
-        (compressed_tensors.make, compressed("tensor", False), False),
-        (compressed_tensors.make, compressed("", False), False),
+        (fp8.make, DYNAMIC, "by token"),
+        (fp8.make, BLOCKS, "by token"),
+        (fp8.make, {**DYNAMIC, "activation_scheme": "static"}, "static"),
+        (fp8.make, {}, "by token"),
+        (fp8.make_tensor, {}, "by token"),
+        (fp8_checkpoint.make_fbgemm, {"quant_method": "fbgemm_fp8"}, ""),
+        (compressed_tensors.make, compressed("token", True), "by token"),
+        (compressed_tensors.make, compressed("tensor", False), "static"),
+        (compressed_tensors.make, compressed("", False), ""),
     ],
 )
 def test_activations_are_rounded_where_weights_are_meant_for_it(
-    make: Any, config: Mapping[str, Any], rounded: bool, device: torch.device
+    make: Any, config: Mapping[str, Any], rounded: str, device: torch.device
 ) -> None:
     layer = LinearLayer("model.layers.0.self_attn.q_proj", "column", 128, (64,), False, torch.bfloat16)
     quantizer = make(config)
@@ -129,7 +129,8 @@ def test_activations_are_rounded_where_weights_are_meant_for_it(
     linear = quantizer.build(layer, tensors)
     offers = tuple(plugin.lsv_kernels())
     (line,) = bind(linear, offers, "cuda", lambda offer: load_object(offer.load))
-    assert line.implementation.endswith("Fp8Linear" if rounded else "TritonLinear"), line
+    assert line.implementation.endswith("Fp8Linear" if rounded == "by token" else "TritonLinear"), line
+    assert line.op == ("linear.coded_static" if rounded == "static" else "linear.coded")
     if not rounded:
         assert "activations are not meant to be rounded" in line.why
 

@@ -42,7 +42,7 @@ def check(printed: list[dict[str, Any]]) -> None:
 @pytest.fixture(scope="module")
 def hopper() -> list[dict[str, Any]]:
     """Layers of all fast tests, by one process."""
-    return compiled("90", "hopper", "w4", "w4 with offsets", "ordered", "fp8 both, odd")
+    return compiled("90", "hopper", "w4", "w4 with offsets", "ordered", "fp8 both, odd", "fp8 static")
 
 
 def test_one_instruction_for_every_number_of_rows(hopper: list[dict[str, Any]]) -> None:
@@ -52,6 +52,14 @@ def test_one_instruction_for_every_number_of_rows(hopper: list[dict[str, Any]]) 
 def test_inputs_that_end_inside_a_step(hopper: list[dict[str, Any]]) -> None:
     """What is read of them is masked, which compilers take for fewer dtypes than interpreters do."""
     check([one for one in hopper if one["layer"] == "fp8 both, odd"])
+
+
+def test_rows_rounded_by_a_stored_scale(hopper: list[dict[str, Any]]) -> None:
+    found = [one for one in hopper if one["layer"] == "fp8 static"]
+    check(found)
+    assert "_round_by_scale" in {one["kernel"] for one in found}
+    products = {name for one in found if one["kernel"] == "multiply" for name in one["instructions"]}
+    assert all("e4m3" in name for name in products), products
 
 
 def test_codes_are_not_converted(hopper: list[dict[str, Any]]) -> None:
@@ -78,6 +86,8 @@ def test_every_layer_on_every_generation(arch: str, kind: str) -> None:
         "int4",
         "fp8 both",
         "fp8 both, groups",
+        "fp8 static",
+        "fp8 static, groups",
         "moe",
         "spread moe",
     }

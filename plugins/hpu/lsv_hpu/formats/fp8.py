@@ -1,4 +1,6 @@
-"""Linear layers of weights in e4m3: activations become e4m3 too, with a scale for each token as it comes."""
+"""Linear layers of weights in e4m3: activations become e4m3 too, with a scale for each token as it comes, or by the
+scale that a checkpoint stores.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ import torch
 from lsv.offers import OpSpec
 from lsv.ops import Kernel
 from lsv.weights.codebook import CodedLinear
+from lsv.weights.static_coded import LARGEST_INPUT, RoundingKernel, StaticCodedLinear
 from lsv_hpu import selection
 from lsv_hpu.devices import LARGEST_FP8
 from lsv_hpu.vendor_ops import FP8, VendorOps
@@ -33,17 +36,54 @@ class DynamicFp8(Kernel):
         _tell()
 
     def pack(self) -> None:
-        codes, scales = self._module.release("codes").view(FP8), self._module.release("scales")[:, 0]
-        if self._ops.largest_fp8 < _FULL:
-            codes, scales = (codes.float() / 2).to(FP8), scales * 2
-        self._weight = self._module.keep("fp8_weight", codes)
-        self._scales = self._module.keep("fp8_scales", scales.contiguous())
+        self._weight, self._scales = _pack_weights(self._module, self._ops)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.reshape(-1, x.shape[-1])
         coded, scales = quantise_rows(rows, self._ops)
         y = self._ops.gemm_fp8(coded, self._weight, x.dtype, scales, self._scales, self._module.bias)
         return y.view(*x.shape[:-1], -1)
+
+
+class StaticFp8(RoundingKernel):
+    """``lsv.weights.static_coded.StaticCodedLinear`` over the codes of e4m3 with a scale for each output.
+
+    Where a device's range is the narrower one, codes of activations are halved as those of weights are.
+    """
+
+    def __init__(self, module: StaticCodedLinear, spec: OpSpec) -> None:
+        self._module, self._ops = module, selection.ops()
+        self._narrow = self._ops.largest_fp8 < _FULL
+
+    def pack(self) -> None:
+        module = self._module
+        self._weight, self._scales = _pack_weights(module, self._ops)
+        self._limit = module.keep("input_limit", module.input_scale * LARGEST_INPUT)
+        self._unit = module.keep("input_unit", module.input_scale * (2 if self._narrow else 1))
+        self._factor = module.keep("input_factor", self._unit.reciprocal())
+        self._one = module.keep("one", torch.ones_like(self._unit))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self._narrow:  # whose largest number, doubled, is beyond that of the checkpoint
+            x = torch.minimum(torch.maximum(x.float(), -self._limit), self._limit).to(x.dtype)
+        return self._multiply(x, self._factor, self._unit)
+
+    def unrounded(self, x: torch.Tensor) -> torch.Tensor:
+        """There is no product of other numbers than e4m3: only those of an identity are exact."""
+        return self._multiply(x, self._one, self._one)
+
+    def _multiply(self, x: torch.Tensor, factor: torch.Tensor, unit: torch.Tensor) -> torch.Tensor:
+        coded = self._ops.to_fp8(x.reshape(-1, x.shape[-1]), factor)
+        y = self._ops.gemm_fp8(coded, self._weight, x.dtype, unit, self._scales, self._module.bias)
+        return y.view(*x.shape[:-1], -1)
+
+
+def _pack_weights(module: CodedLinear, ops: VendorOps) -> tuple[torch.Tensor, torch.Tensor]:
+    """e4m3 [outputs, inputs] and scales [outputs], which fit the device."""
+    codes, scales = module.release("codes").view(FP8), module.release("scales")[:, 0]
+    if ops.largest_fp8 < _FULL:
+        codes, scales = (codes.float() / 2).to(FP8), scales * 2
+    return module.keep("fp8_weight", codes), module.keep("fp8_scales", scales.contiguous())
 
 
 def quantise_rows(x: torch.Tensor, ops: VendorOps) -> tuple[torch.Tensor, torch.Tensor]:

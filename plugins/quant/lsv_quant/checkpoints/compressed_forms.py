@@ -12,7 +12,7 @@ import torch
 
 from lsv.weights.codebook import Codebook
 from lsv.weights.quantizer import LinearLayer, Quantizer, StoredTensor
-from lsv_quant.checkpoints.forms import Int4Format, Int8Format, float8_format, input_scale, int_format
+from lsv_quant.checkpoints.forms import Int4Format, Int8Format, float8_format, int_format, unused_scale
 from lsv_quant.checkpoints.gptq import GptqPacking
 from lsv_quant.checkpoints.scheme import Scheme
 from lsv_quant.checkpoints.static_int8 import StaticInt8Format
@@ -59,10 +59,15 @@ class Numbers:
 
 
 def make_float(weights: Numbers, inputs: Numbers | None) -> Quantizer:
-    """``weight`` in e4m3, ``weight_scale`` for a tensor, an output, a group or a block."""
+    """``weight`` in e4m3, ``weight_scale`` for a tensor, an output, a group or a block; ``input_scale`` of activations
+    that become e4m3 by one scale for all.
+    """
     weights.expect("weights of type float", bits=8, symmetric=True, ordered=False)
     blocks = weights.blocks()
-    return float8_format(NAME, blocks, input_scale("input_scale"), rounded=_by_token(inputs, blocks))
+    if inputs is not None and inputs.type == "float" and inputs.bits == 8 and inputs.dynamic is False:
+        inputs.expect("static activations", strategy="tensor", symmetric=True)
+        return float8_format(NAME, blocks, input_scale="input_scale")
+    return float8_format(NAME, blocks, unused_scale("input_scale"), rounded=_by_token(inputs, blocks))
 
 
 def _by_token(inputs: Numbers | None, blocks: Blocks) -> bool:

@@ -1,7 +1,7 @@
 """compressed-tensors checkpoints, as llm-compressor writes them: groups of layers, each with its own scheme.
 
 Int8 weights with a scale for each output run in int8 (W8A8) if the config plans activations to be quantised per token,
-or per group of a token's inputs. Activations of integer weights with a scale of their own are rounded by it. Of weights
+or per group of a token's inputs. Activations with a scale of their own are rounded by it. Of weights
 in e4m3, kernels may round activations where the config plans it per token as they come. All other activations stay as
 they are, whatever the config plans for them.
 Source: the ``compressed_tensors`` package, ``quantization.quant_args`` for the config and ``compressors`` for the

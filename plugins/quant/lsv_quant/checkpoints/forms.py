@@ -10,6 +10,7 @@ from torch import nn
 from lsv.errors import CheckpointError
 from lsv.weights.codebook import ROUNDED, Codebook, to_nibbles
 from lsv.weights.quantizer import Linear, LinearLayer, PerLayer, Quantizer, StoredTensor, Unquantised
+from lsv_quant.checkpoints.static_fp8 import StaticFormat
 from lsv_quant.checkpoints.stored import Blocks, CodedFormat, Held
 from lsv_quant.online.int4 import Int4Linear
 from lsv_quant.online.int8 import Int8Linear
@@ -23,19 +24,26 @@ def float8_format(
     weight: str = "weight",
     scale: str = "weight_scale",
     rounded: bool = False,
+    input_scale: str | None = None,
 ) -> CodedFormat:
-    """Weights in e4m3, and the scales of their blocks; ``rounded`` where tokens are to be e4m3 as well."""
+    """Weights in e4m3, and the scales of their blocks.
+
+    ``rounded`` marks layers whose tokens are to be e4m3 as well. ``input_scale`` names the stored scale by which
+    activations become e4m3.
+    """
 
     def decode(stored: Mapping[str, torch.Tensor], layer: LinearLayer) -> Held:
         return Held(stored[weight].view(torch.uint8), blocks.by_output(stored[scale], layer))
 
     codes = StoredTensor(weight, torch.float8_e4m3fn, output_axis=0, input_axis=1)
-    marks = frozenset((ROUNDED,)) if rounded else frozenset()
-    return CodedFormat(name, Codebook(E4M3, blocks.inputs), (codes, blocks.stored(scale), *unused), decode, marks)
+    codebook, tensors = Codebook(E4M3, blocks.inputs), (codes, blocks.stored(scale), *unused)
+    if input_scale is not None:
+        return StaticFormat(name, codebook, tensors, decode, input_scale)
+    return CodedFormat(name, codebook, tensors, decode, frozenset((ROUNDED,)) if rounded else frozenset())
 
 
-def input_scale(suffix: str) -> StoredTensor:
-    """The scale of a part's activations, where those are quantised as well."""
+def unused_scale(suffix: str) -> StoredTensor:
+    """A number that a checkpoint may store for a part's activations, and that nothing is computed with."""
     return StoredTensor(suffix, torch.float32, optional=True)
 
 

@@ -1,8 +1,8 @@
 """Checkpoints in e4m3: ``fp8`` with a scale for a tensor, an output or a block (DeepSeek-V3, Qwen3-FP8, AutoFP8), and
 ``fbgemm_fp8`` with a scale for each output.
 
-With ``activation_scheme`` dynamic, kernels may round activations to e4m3 by token (W8A8). Under the other schemes
-activations stay as they are (W8A16): scales for them are read and not used.
+With ``activation_scheme`` dynamic, kernels may round activations to e4m3 by token (W8A8). With ``static`` every device
+rounds them to e4m3 by the stored scale.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from lsv.weights.quantizer import Quantizer, StoredTensor, WithIgnored
-from lsv_quant.checkpoints.forms import PlainHead, float8_format, input_scale
+from lsv_quant.checkpoints.forms import PlainHead, float8_format, unused_scale
 from lsv_quant.checkpoints.scheme import Scheme
 from lsv_quant.checkpoints.stored import Blocks
 
@@ -33,7 +33,10 @@ def make(quantization_config: Mapping[str, Any]) -> Quantizer:
     inverse = "weight_block_size" in quantization_config
     weight, activation = ("weight_scale_inv", "activation_scale") if inverse else ("weight_scale", "input_scale")
     blocks = Blocks() if block is None else Blocks(*block)
-    format = float8_format("fp8", blocks, input_scale(activation), scale=weight, rounded=dynamic)
+    if dynamic:
+        format = float8_format("fp8", blocks, unused_scale(activation), scale=weight, rounded=True)
+    else:
+        format = float8_format("fp8", blocks, scale=weight, input_scale=activation)
     return WithIgnored(PlainHead(format), skipped)
 
 

@@ -48,10 +48,12 @@ class StoredCoded(CodedLinear):
             self.register_parameter(f"stored_{suffix}", tensors[suffix])
 
     def filled(self) -> None:
+        self.hold(*self.decode(self.release_stored(), self.layer))
+
+    def release_stored(self) -> dict[str, torch.Tensor]:
+        """Hand out the stored tensors by suffix, without those that the checkpoint lacks."""
         stored = {suffix: self.release(f"stored_{suffix}") for suffix in self.suffixes}
-        there = {suffix: tensor for suffix, tensor in stored.items() if not tensor.is_meta}
-        del stored
-        self.hold(*self.decode(there, self.layer))
+        return {suffix: tensor for suffix, tensor in stored.items() if not tensor.is_meta}
 
 
 class CodedFormat:

@@ -236,6 +236,7 @@ def route_rows(experts: torch.Tensor, count: int, op: str, table: torch.Tensor |
     There are as many tiles as the worst case of so many pairs takes: one for each expert that can have a pair, and one
     for as many more as a tile has rows. Those that are not needed are the last ones, and empty.
     """
+    experts = experts.contiguous()
     pairs = torch.empty(experts.numel(), dtype=torch.int32, device=experts.device)
     size = size_of(-(-len(pairs) // (count if table is None else len(table))))
     rows = launch(f"{op}.{size}", experts.device)["rows"]
@@ -243,10 +244,10 @@ def route_rows(experts: torch.Tensor, count: int, op: str, table: torch.Tensor |
     tiles = torch.empty((busy + (len(pairs) - busy) // rows, 3), dtype=torch.int32, device=experts.device)
     sizes = launch("sort_rows", experts.device)
     _sort_rows[(count,)](
-        experts.contiguous(), table, pairs, tiles, len(pairs), len(tiles), EXPERTS=count, ROWS=rows,
+        experts, table, pairs, tiles, len(pairs), len(tiles), EXPERTS=count, ROWS=rows,
         BINS=max(_FEWEST_BINS, triton.next_power_of_2(count)), BLOCK=sizes["elements"], num_warps=sizes.warps,
     )  # fmt: skip
-    return Route(pairs, tiles, rows, size)
+    return Route(pairs, tiles, rows, size, experts.flatten(), table)
 
 
 def add_experts(

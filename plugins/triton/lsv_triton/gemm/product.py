@@ -15,7 +15,7 @@ import triton.language as tl
 from lsv_triton.device_table import launch
 from lsv_triton.gemm.integers import multiply_integers
 from lsv_triton.gemm.kernels import add_parts, multiply
-from lsv_triton.gemm.rounding import round_rows
+from lsv_triton.gemm.rounding import round_by_scale, round_rows
 from lsv_triton.gemm.weights import Packed, Stack
 
 _FLOATS = {
@@ -31,13 +31,16 @@ _FEW, _SOME = 16, 64
 @dataclass(frozen=True, slots=True)
 class Route:
     """Rows sorted by expert: ``pairs`` int32 [M] names them, ``tiles`` int32 [count, 3] are runs of rows of one expert
-    (expert, first, end), of ``rows`` at most. Empty ones are no work. ``size`` is that of the tiles.
+    (expert, first, end), of ``rows`` at most. Empty ones are no work. ``size`` is that of the tiles. ``experts`` int32
+    [M] and ``table`` are what the rows were sorted by.
     """
 
     pairs: torch.Tensor
     tiles: torch.Tensor
     rows: int
     size: str
+    experts: torch.Tensor
+    table: torch.Tensor | None = None
 
 
 def size_of(rows: int) -> str:
@@ -49,7 +52,9 @@ def product(x: torch.Tensor, stack: Stack, route: Route | None = None, top: int 
     """x [T, K] -> [T, N] in x's dtype; with a route [T * top, N], where row ``r`` is made from x's row ``r // top``."""
     out = torch.empty((len(x) * top, stack.outputs), dtype=x.dtype, device=x.device)
     if len(out):
-        if stack.rounds:
+        if stack.packed.input_scales is not None:
+            _static_product(x, stack, out, route, top)
+        elif stack.rounds:
             _float8_product(x, stack, out, route, top)
         else:
             multiply = _integer_product if stack.op == "int8" else float_product
@@ -63,6 +68,16 @@ def _float8_product(x: torch.Tensor, stack: Stack, out: torch.Tensor, route: Rou
     codes, row_scales = round_rows(x, native or torch.float8_e4m3fn, group=group, multiple=group or 1)
     codes = codes if native is None else codes.view(native)
     float_product(codes, stack.packed, out, route, top, row_scales=row_scales)
+
+
+def _static_product(x: torch.Tensor, stack: Stack, out: torch.Tensor, route: Route | None, top: int) -> None:
+    """Weights' scales hold those of the rows. Every pair of a row and an expert is a row of its own: experts may differ
+    in their scales. Where the matrix unit takes no 8-bit floats, the rows' dtype holds the same numbers.
+    """
+    native, scales = stack.native, stack.packed.input_scales
+    experts, table = (None, None) if route is None else (route.experts, route.table)
+    rows = round_by_scale(x, scales, native or x.dtype, experts=experts, table=table, top=top)
+    float_product(rows if native is None else rows.view(native), stack.packed, out, route)
 
 
 def float_product(

@@ -1,6 +1,8 @@
-"""Rows rounded to 8 bits for a product, each with a scale of its own or one for every group of inputs."""
+"""Rows rounded to 8 bits for a product: with a scale each, or one for every group of inputs, or by a stored scale."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import torch
 import triton
@@ -8,10 +10,11 @@ import triton.language as tl
 from torch.nn import functional
 
 from lsv_triton.device_table import launch
+from lsv_triton.gemm.tiles import decode
 
 NOTHING = 1e-30
 """Numbers that are all smaller count as zeros."""
-LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0, torch.float8_e4m3fnuz: 240.0}
+LARGEST: Mapping[torch.dtype, float] = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0, torch.float8_e4m3fnuz: 240.0}
 
 
 @triton.jit
@@ -64,6 +67,63 @@ def _round_rows(
         else:
             found = ((values * inverse + 12582912.0) - 12582912.0).to(tl.int8)  # 1.5 * 2**23: halves to even
         tl.store(codes + row * stride + k, found, mask=place < group)
+
+
+@triton.jit
+def _round_by_scale(
+    x, out, scales, experts, table, K, x_stride, stride, top,
+    CODES: tl.constexpr, HALVED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One row in units of the scale of its expert: codes uint8, or with CODES false the numbers they are. With HALVED
+    codes are those of e4m3fnuz of half the value.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    place = 0
+    if experts is not None:
+        place = tl.load(experts + row).to(tl.int64)
+        if table is not None:
+            place = tl.load(table + place).to(tl.int64)
+    if place >= 0:
+        scale = tl.load(scales + place)
+        for start in range(0, K, BLOCK):
+            k = start + tl.arange(0, BLOCK)
+            values = tl.load(x + row // top * x_stride + k, mask=k < K, other=0).to(tl.float32)
+            scaled = tl.math.div_rn(values, scale + tl.zeros_like(values))
+            limited = tl.minimum(tl.maximum(scaled, -448.0), 448.0)
+            found = _nearest_e4m3(tl.where(scaled == scaled, limited, scaled))
+            if HALVED:
+                found = tl.where(found == 0x80, 0, found)
+                found = tl.where((found & 0x7F) == 0x7F, 0x80, found).to(tl.uint8)
+            if not CODES:
+                found = decode(found, None, "e4m3", 0.0, 1.0).to(out.dtype.element_ty)
+            tl.store(out + row * stride + k, found, mask=k < K)
+
+
+def round_by_scale(
+    x: torch.Tensor,
+    scales: torch.Tensor,
+    dtype: torch.dtype,
+    *,
+    experts: torch.Tensor | None = None,
+    table: torch.Tensor | None = None,
+    top: int = 1,
+) -> torch.Tensor:
+    """x [T, K] -> e4m3 of ``clamp(x / scale, ±448)``, [T * top, K]; row ``r`` is made from x's row ``r // top``.
+
+    ``dtype`` is an 8-bit float of the kind e4m3, whose codes come as uint8, or a dtype that holds the numbers. Those of
+    e4m3fnuz are halved. Scales float32 [layers]; with ``experts`` int32 [T * top] a row takes that of its expert, or
+    where ``table`` has places of experts, that at its place. A row whose expert is nowhere is not written.
+    """
+    rows, inputs = len(x) * top, x.shape[1]
+    codes = dtype in LARGEST
+    out = torch.empty((rows, inputs), dtype=torch.uint8 if codes else dtype, device=x.device)
+    sizes = launch("round_rows", x.device)
+    block = min(sizes["elements"], triton.next_power_of_2(inputs))
+    _round_by_scale[(rows,)](
+        x, out, scales, experts, table, inputs, x.stride(0), inputs, top,
+        CODES=codes, HALVED=dtype == torch.float8_e4m3fnuz, BLOCK=block, num_warps=sizes.warps, enable_fp_fusion=False,
+    )  # fmt: skip
+    return out
 
 
 def round_rows(

@@ -51,7 +51,7 @@ class Form:
 
     @classmethod
     def of(cls, layer: Any) -> Form:
-        if layer.format == "coded":
+        if layer.format in ("coded", "coded_static"):
             return cls.of_coding(layer.codebook, layer.layer.inputs)
         if layer.format == "int4":
             return cls("even", layer.group, -8.0, 1.0, codes=4)
@@ -88,7 +88,8 @@ class Packed:
     weight [layers, N, columns], or int16 in tiles of ``tile`` outputs [layers, N rounded up, columns], see ``in_fours``
     and ``in_tiles``;
     scales and offsets float32 [layers, groups, N], firsts int8 likewise; order int32 [layers, K], bias [layers, N];
-    table float32 [codes]. ``firsts`` are what code 0 means in units of the scales, if that is a whole number.
+    table float32 [codes]; input_scales float32 [layers, 1] of layers with static activations, which their scales and
+    offsets hold, too. ``firsts`` are what code 0 means in units of the scales, if that is a whole number.
     A step of the kernel takes ``span`` inputs for each code of an element; ``ptx`` is ``takes_ptx``.
     """
 
@@ -105,6 +106,7 @@ class Packed:
     tile: int = 1
     firsts: torch.Tensor | None = None
     ptx: bool = False
+    input_scales: torch.Tensor | None = None
 
     @property
     def whole(self) -> bool:
@@ -161,15 +163,19 @@ class Stack:
                 self._take_tensor(name, number, layer, held, span)
         if self._form.values == "table" and "table" not in self._tensors:
             self._tensors["table"] = torch.tensor(layer.codebook.table, dtype=_TABLE_DTYPE, device=device)
+        static = "input_scales" in self._tensors
+        if static:
+            self._scale_by_inputs(number)
         form, tensors, float8 = self._form, dict(self._tensors), float8_of()
-        self.native = float8 if self.rounds else None
+        codes = self.rounds or (static and form.values == "e4m3" and not form.group)
+        self.native = float8 if codes else None
         if form.values == "e4m3" and float8 == torch.float8_e4m3fn:
             form = replace(form, values="float8")
         if self.native is not None:
             form, tensors["weight"] = Form(group=form.group), tensors["weight"].view(self.native)
             if self.native == torch.float8_e4m3fnuz:
                 halve(self._tensors["weight"][number])
-                self._tensors["scales"][number] *= 2
+                self._tensors["scales"][number] *= 4 if static else 2  # rows are halved where theirs is not stored
         if not all(self._whole):
             tensors.pop("firsts", None)
         tile = self._tile(device) if form.codes == 4 else 1
@@ -178,17 +184,27 @@ class Stack:
     def tensors_of(self, number: int) -> dict[str, torch.Tensor]:
         """What the product reads of one layer's weights, by name: places in the stack, not copies."""
         packed = self.packed
-        found = {name: getattr(packed, name) for name in ("weight", "scales", "offsets", "order", "bias", "firsts")}
+        found = {name: getattr(packed, name) for name in _HELD}
         return {name: tensor[number] for name, tensor in found.items() if tensor is not None}
+
+    def _scale_by_inputs(self, number: int) -> None:
+        """Lay the scale of a layer's activations on those of its weights."""
+        for name in ("scales", "offsets"):
+            if name in self._tensors:
+                self._tensors[name][number] *= self._tensors["input_scales"][number]
 
     def _tile(self, device: torch.device) -> int:
         """Outputs of the smallest tile that a product reads."""
         return launch(f"{self.op}.few", device)["outputs"]
 
     def _take_tensor(self, name: str, number: int, layer: Any, held: str, span: int) -> None:
-        nibbles, numbers = name == "weight" and self._form.codes == 4, name in ("scales", "offsets")
+        nibbles = name == "weight" and self._form.codes == 4
+        numbers = name in ("scales", "offsets", "input_scales")
         if len(self._layers) == 1 and not nibbles and not numbers:
             self._tensors[name] = getattr(layer, held).detach()[None]
+            return
+        if name == "input_scales":
+            self._put(name, number, getattr(layer, held))
             return
         tensor = layer.release(held)
         if nibbles:
@@ -216,13 +232,17 @@ class Stack:
         self._tensors[name] = place
 
 
+_CODED = {"weight": "codes", "scales": "scales", "offsets": "offsets", "order": "order"}
 _PARTS: Mapping[str, Mapping[str, str]] = {
     "plain": {"weight": "weight"},
-    "coded": {"weight": "codes", "scales": "scales", "offsets": "offsets", "order": "order"},
+    "coded": _CODED,
+    "coded_static": {**_CODED, "input_scales": "input_scale"},
     "int8": {"weight": "codes", "scales": "scales"},
     "int4": {"weight": "nibbles", "scales": "scales"},
 }
 """By format, what a module calls the tensors."""
+_HELD = ("weight", "scales", "offsets", "order", "bias", "firsts", "input_scales")
+"""Tensors of ``Packed`` that hold something of each layer."""
 
 
 def why_not_weights(spec: OpSpec) -> str | None:

@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "gemm/e4m3.h"
 #include "gemm/epilogue.h"
 #include "gemm/formats.h"
 #include "norm.h"
@@ -188,7 +189,7 @@ template <class T> void take(const T* x, const int32_t* order, int64_t at, int c
     for (int i = 0; i < count; ++i) to[i] = x[order[at + i]];
 }
 
-// Writes one row of the operand, normed and padded.
+// Writes one row of the operand, normed, rounded and padded.
 template <class T>
 void lay_row(const Linear& linear, const Norm* norm, const Operand<T>& operand, int64_t row, const T* x) {
   using Input = typename Operand<T>::Input;
@@ -207,7 +208,11 @@ void lay_row(const Linear& linear, const Norm* norm, const Operand<T>& operand, 
         take((const T*)norm->weight, order, range.begin + at, count, weights);
         rescale(part, weights, scale, count, part);
       }
-      const Floats values = load(part);
+      Floats values = load(part);
+      if (linear.input_scale) {
+        values = rounded_to_e4m3(values / *linear.input_scale);
+        store(part, values);
+      }
       sums += values;
       if constexpr (std::is_same_v<T, Input>) std::memcpy(to + at, part, sizeof part);
       else store(to + at, values);

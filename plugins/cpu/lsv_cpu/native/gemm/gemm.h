@@ -48,6 +48,7 @@ struct Linear {
   const int32_t* adapted;  // and to which: to those that have a number here that is not negative [rows]
   const int32_t* rescaled;  // by that number, whether the row is rescaled before anything comes to it; or null
   const float* rescale;     // and how: [numbers][2][outputs], what product and bias are multiplied by, and what is added
+  const float* input_scale;  // codes: rows become e4m3 in units of it [1], and scales have it in them; null: rows stay
 };
 
 // RMS norm of a row before it goes into a linear layer: weight [inputs] in the layer's dtype.
