@@ -5,6 +5,7 @@ A weight is ``table[code] * scale + offset``, where scale and offset belong to a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -84,6 +85,10 @@ class CodedLinear(Linear):
     """int32 [inputs], the input that each column of codes belongs to, or None for their own order."""
     table: torch.Tensor
     """float32 [16 or 256]: the codebook's values."""
+    input_bound: float = math.inf
+    """With ``ROUNDED``: a token's scale is at most that of a token with this largest number, and what is beyond it is
+    clamped.
+    """
 
     def __init__(
         self, layer: LinearLayer, codebook: Codebook, bias: nn.Parameter | None, marks: frozenset[str] = frozenset()

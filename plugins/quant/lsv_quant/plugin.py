@@ -22,6 +22,10 @@ BY_SCALE = (
     "activations with scales of the checkpoint's own are rounded by them; other "
     f"{_AS_THEY_COME.format('token or group')}"
 )
+BY_BOUND = (
+    "activations become fp8 by token, within the checkpoint's bound, where the device multiplies it; elsewhere they "
+    "stay as they are"
+)
 BY_SIZE = "groups of 32 where a model's states have at most 1,024 features, of 64 elsewhere"
 FLOAT8 = (
     "activations become fp8 by token where the device multiplies it, of a checkpoint in fp8 only if it wants that, and "
@@ -140,7 +144,7 @@ def _checkpoints() -> Iterable[QuantizerOffer]:
     )
     yield QuantizerOffer("torchao", "lsv_quant.checkpoints.torchao:make", _method("torchao"), note=BY_TOKEN)
     yield QuantizerOffer(
-        "fbgemm_fp8", "lsv_quant.checkpoints.fp8_checkpoint:make_fbgemm", _method("fbgemm_fp8"), note=WEIGHTS_ONLY
+        "fbgemm_fp8", "lsv_quant.checkpoints.fp8_checkpoint:make_fbgemm", _method("fbgemm_fp8"), note=BY_BOUND
     )
 
 

@@ -278,6 +278,11 @@ def test_static_fp8_of_an_identity_is_the_weights(gaudi: Gaudi) -> None:
     torch.testing.assert_close(module.unrounded(torch.eye(64)), wanted, rtol=1e-5, atol=smallest)
 
 
+def test_fp8_activations_within_a_bound(gaudi: Gaudi) -> None:
+    coded, scales = quantise_rows(torch.tensor([[5.0, -1.0], [0.5, 0.25]]), selection.ops(), 2.0)
+    assert (coded.float() * scales).flatten().tolist() == pytest.approx([2.0, -1.0, 0.5, 0.25])
+
+
 class FourBits(CodedLinear):
     """A plain weight in 16 even steps a group; ``table`` begins at -8, or at 0 with an offset for each group."""
 

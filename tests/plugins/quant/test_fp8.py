@@ -146,6 +146,25 @@ def test_suite(config: Mapping[str, Any], encode: Any) -> None:
     check_quantizer(lambda: make(config), encode, tolerance=0.05)
 
 
+@pytest.mark.row("F-419")
+def test_fbgemm_rounds_tokens_within_its_bound() -> None:
+    """Kernels of devices that multiply fp8 do; the reference leaves activations as they are."""
+    weight = torch.randn(24, 64)
+    config = {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}
+    tensors = {f"0.{name}": tensor for name, tensor in encode_channels(weight).items()}
+    layer = layer_of(fp8_checkpoint.make_fbgemm(config), tensors, weight.shape)
+    assert layer.input_bound == 1200
+    assert {ROUNDED, "float8_e4m3fn"} <= layer.spec().flags
+    x = torch.randn(3, 64)
+    torch.testing.assert_close(layer(x), x @ layer.weight().T)
+
+
+@pytest.mark.parametrize("bound", [0, -1.0, "1200", True, float("nan")])
+def test_bounds_of_fbgemm_that_are_refused(bound: Any) -> None:
+    with pytest.raises(CheckpointError, match="activation_scale_ub must be a positive number, got"):
+        fp8_checkpoint.make_fbgemm({"quant_method": "fbgemm_fp8", "activation_scale_ub": bound})
+
+
 def test_blocks_of_fused_parts_whose_outputs_do_not_fill_them() -> None:
     outputs, inputs = (200, 72), 320
     weights = [torch.randn(count, inputs) for count in outputs]

@@ -66,6 +66,22 @@ def test_products(rows: int, outputs: int, inputs: int, group: int, dtype: torch
     assert torch.equal(kernel.forward(x[:1]), found[:1])
 
 
+@pytest.mark.row("F-419")
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_tokens_within_a_bound(dtype: torch.dtype, device: torch.device) -> None:
+    """As fbgemm rounds them: a scale goes by the bound where a number is beyond it, and such numbers are clamped."""
+    linear = make_layer(40, 200, 0, dtype, device)
+    linear.input_bound = 3.0
+    x = (torch.randn(5, 200) * torch.tensor([0.1, 0.5, 1.0, 4.0, 20.0])[:, None]).to(device, dtype)
+    peaks = x.float().abs().amax(dim=1, keepdim=True)
+    assert (peaks < 3).any()
+    scales = peaks.clamp(max=3.0) / 448
+    rounded = (x.float() / scales).clamp(-448, 448).to(torch.float8_e4m3fn).float() * scales
+    wanted = linear.reference(rounded)
+    tolerance = max(TOLERANCE[dtype], NATIVE) * wanted.abs().max()
+    assert (packed(linear).forward(x).float() - wanted).abs().max() <= tolerance
+
+
 @pytest.mark.parametrize("group", [0, 64])
 def test_rounding_by_group(group: int, device: torch.device) -> None:
     x = torch.randn(7, 150) * torch.logspace(-3, 3, 150)
@@ -111,7 +127,7 @@ def compressed(strategy: str, dynamic: bool, **weights: Any) -> dict[str, Any]:
         (fp8.make, {**DYNAMIC, "activation_scheme": "static"}, "static"),
         (fp8.make, {}, "by token"),
         (fp8.make_tensor, {}, "by token"),
-        (fp8_checkpoint.make_fbgemm, {"quant_method": "fbgemm_fp8"}, ""),
+        (fp8_checkpoint.make_fbgemm, {"quant_method": "fbgemm_fp8"}, "by token"),
         (compressed_tensors.make, compressed("token", True), "by token"),
         (compressed_tensors.make, compressed("tensor", False), "static"),
         (compressed_tensors.make, compressed("", False), ""),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -198,18 +199,19 @@ def test_float8(table: tuple[float, ...], dtype: torch.dtype) -> None:
 
 
 @pytest.mark.row("F-403", "F-404")
+@pytest.mark.parametrize("bound", [math.inf, 2.0])
 @DTYPES
-def test_float8_by_float8(dtype: torch.dtype, fakes: dict[str, Any]) -> None:
+def test_float8_by_float8(dtype: torch.dtype, bound: float, fakes: dict[str, Any]) -> None:
     """Tokens are rounded as they come, so what is computed is the reference of rounded tokens."""
     linear = coded(Codebook(E4M3), dtype)
-    linear.marks = frozenset((ROUNDED,))
+    linear.marks, linear.input_bound = frozenset((ROUNDED,)), bound
     offers = [one for one in plugin.lsv_kernels() if one.op == "linear.coded"]
     (line,) = bind(linear, offers, "xpu", lambda offer: load_object(offer.load))
     assert line.implementation == "lsv_xpu.vllm.ops:RoundedFp8Linear"
     hold(linear)
     x = (torch.randn(2, 3, linear.layer.inputs) * torch.tensor([1.0, 30.0, 0.01])[:, None]).to(dtype)
-    scales = x.float().abs().amax(-1, keepdim=True) / 448
-    rounded = (x.float() / scales).to(torch.float8_e4m3fn).float() * scales
+    scales = x.float().abs().amax(-1, keepdim=True).clamp(max=bound) / 448
+    rounded = (x.float() / scales).clamp(-448, 448).to(torch.float8_e4m3fn).float() * scales
     wanted, exact = (linear.reference(one).float() for one in (rounded, x))
     linear.pack()
     found = linear(x).float()

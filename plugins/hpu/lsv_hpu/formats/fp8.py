@@ -5,6 +5,7 @@ scale that a checkpoint stores.
 from __future__ import annotations
 
 import logging
+import math
 from functools import cache
 
 import torch
@@ -40,7 +41,7 @@ class DynamicFp8(Kernel):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.reshape(-1, x.shape[-1])
-        coded, scales = quantise_rows(rows, self._ops)
+        coded, scales = quantise_rows(rows, self._ops, self._module.input_bound)
         y = self._ops.gemm_fp8(coded, self._weight, x.dtype, scales, self._scales, self._module.bias)
         return y.view(*x.shape[:-1], -1)
 
@@ -86,9 +87,11 @@ def _pack_weights(module: CodedLinear, ops: VendorOps) -> tuple[torch.Tensor, to
     return module.keep("fp8_weight", codes), module.keep("fp8_scales", scales.contiguous())
 
 
-def quantise_rows(x: torch.Tensor, ops: VendorOps) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [T, K] -> e4m3 [T, K] and scales float32 [T, 1]: the largest number of a row becomes the device's largest."""
-    scales = x.abs().amax(-1, keepdim=True).float().clamp_min(_NOTHING) / ops.largest_fp8
+def quantise_rows(x: torch.Tensor, ops: VendorOps, bound: float = math.inf) -> tuple[torch.Tensor, torch.Tensor]:
+    """x [T, K] -> e4m3 [T, K] and scales float32 [T, 1]: the largest number of a row becomes the device's largest, and
+    what is beyond ``bound`` is clamped to it.
+    """
+    scales = x.abs().amax(-1, keepdim=True).float().clamp(_NOTHING, bound) / ops.largest_fp8
     return ops.to_fp8(x, scales.reciprocal()), scales
 
 

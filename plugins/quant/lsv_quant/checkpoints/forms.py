@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -24,12 +25,13 @@ def float8_format(
     weight: str = "weight",
     scale: str = "weight_scale",
     rounded: bool = False,
+    input_bound: float = math.inf,
     input_scale: str | None = None,
 ) -> CodedFormat:
     """Weights in e4m3, and the scales of their blocks.
 
-    ``rounded`` marks layers whose tokens are to be e4m3 as well. ``input_scale`` names the stored scale by which
-    activations become e4m3.
+    ``rounded`` marks layers whose tokens are to be e4m3 as well, within ``input_bound``. ``input_scale`` names the
+    stored scale by which activations become e4m3.
     """
 
     def decode(stored: Mapping[str, torch.Tensor], layer: LinearLayer) -> Held:
@@ -39,7 +41,8 @@ def float8_format(
     codebook, tensors = Codebook(E4M3, blocks.inputs), (codes, blocks.stored(scale), *unused)
     if input_scale is not None:
         return StaticFormat(name, codebook, tensors, decode, input_scale)
-    return CodedFormat(name, codebook, tensors, decode, frozenset((ROUNDED,)) if rounded else frozenset())
+    marks = frozenset((ROUNDED,)) if rounded else frozenset()
+    return CodedFormat(name, codebook, tensors, decode, marks, input_bound)
 
 
 def unused_scale(suffix: str) -> StoredTensor:
@@ -57,8 +60,8 @@ def int_format(
     scale: str = "weight_scale",
     zero: str = "weight_zero_point",
 ) -> CodedFormat:
-    """Weights of 4 or 8 bits in int8: ``(weight - zero) * scale``. ``symmetric`` ones have zero points of 0, or none
-    stored.
+    """Weights of 4 or 8 bits in int8: ``(weight - zero) * scale``. ``symmetric`` ones have zero points of 0, or
+    none stored.
     """
 
     def decode(stored: Mapping[str, torch.Tensor], layer: LinearLayer) -> Held:

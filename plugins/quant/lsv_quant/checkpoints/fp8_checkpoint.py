@@ -7,12 +7,11 @@ rounds them to e4m3 by the stored scale.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
-from lsv.weights.quantizer import Quantizer, StoredTensor, WithIgnored
+from lsv.weights.quantizer import Quantizer, WithIgnored
 from lsv_quant.checkpoints.forms import PlainHead, float8_format, unused_scale
 from lsv_quant.checkpoints.scheme import Scheme
 from lsv_quant.checkpoints.stored import Blocks
@@ -53,11 +52,12 @@ def _expect_floats(scheme: Scheme) -> None:
 
 
 def make_fbgemm(quantization_config: Mapping[str, Any]) -> Quantizer:
-    """``activation_scale_ub`` bounds the scales of activations, which are not quantised here."""
+    """Kernels may round activations to e4m3 by token, where ``activation_scale_ub`` bounds a token's largest number."""
     scheme = Scheme(quantization_config)
     scheme.choose("quant_method", ("fbgemm_fp8",))
     skipped = scheme.names("modules_to_not_convert")
-    scheme.pass_over("activation_scale_ub")
+    bound = scheme.number("activation_scale_ub", math.inf)
     scheme.finish()
-    unused = StoredTensor("input_scale_ub", torch.float32, optional=True)
-    return WithIgnored(PlainHead(float8_format("fbgemm_fp8", Blocks(), unused)), skipped)
+    repeated = unused_scale("input_scale_ub")  # in every layer, as the config has it
+    format = float8_format("fbgemm_fp8", Blocks(), repeated, rounded=True, input_bound=bound)
+    return WithIgnored(PlainHead(format), skipped)

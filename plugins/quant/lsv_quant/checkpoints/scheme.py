@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -89,6 +90,16 @@ class Scheme:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise self.error(f"{key} must be a positive whole number, got {value!r}")
         return value
+
+    def number(self, key: str, default: float) -> float:
+        """A positive number, or ``default``."""
+        self._left.discard(key)
+        value = self.json.get(key)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise self.error(f"{key} must be a positive number, got {value!r}")
+        return float(value)
 
     def counts(self, key: str, length: int) -> tuple[int, ...] | None:
         """``length`` positive integers."""

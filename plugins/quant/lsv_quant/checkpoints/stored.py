@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -57,7 +58,9 @@ class StoredCoded(CodedLinear):
 
 
 class CodedFormat:
-    """A quantizer with one form: every layer stores ``tensors``, and has ``marks`` (``CodedLinear``)."""
+    """A quantizer with one form: every layer stores ``tensors``, and has what ``CodedLinear`` calls ``marks`` and
+    ``input_bound``.
+    """
 
     def __init__(
         self,
@@ -66,15 +69,18 @@ class CodedFormat:
         tensors: Sequence[StoredTensor],
         decode: Decode,
         marks: frozenset[str] = frozenset(),
+        input_bound: float = math.inf,
     ) -> None:
         self.name, self.codebook, self.decode = name, codebook, decode
-        self._tensors, self._marks = tuple(tensors), marks
+        self._tensors, self._marks, self._input_bound = tuple(tensors), marks, input_bound
 
     def stored(self, layer: LinearLayer) -> tuple[StoredTensor, ...]:
         return self._tensors
 
     def build(self, layer: LinearLayer, tensors: Mapping[str, nn.Parameter]) -> Linear:
-        return StoredCoded(layer, tensors, self.codebook, self.decode, self._marks)
+        made = StoredCoded(layer, tensors, self.codebook, self.decode, self._marks)
+        made.input_bound = self._input_bound
+        return made
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,6 @@ def why_not_rounded_experts(spec: OpSpec) -> str | None:
 def fp8_reference(linear: CodedLinear, x: torch.Tensor) -> torch.Tensor:
     """What ``Fp8Linear`` computes of x [T, inputs], in plain torch."""
     group = linear.codebook.group
-    codes, scales = round_rows_reference(x, torch.float8_e4m3fn, group=group)
+    codes, scales = round_rows_reference(x, torch.float8_e4m3fn, group=group, bound=linear.input_bound)
     spread = scales.T.repeat_interleave(group or x.shape[1], dim=1)[:, : x.shape[1]]
     return linear.reference(codes.float() * spread).to(x.dtype)

@@ -65,7 +65,9 @@ def product(x: torch.Tensor, stack: Stack, route: Route | None = None, top: int 
 def _float8_product(x: torch.Tensor, stack: Stack, out: torch.Tensor, route: Route | None, top: int) -> None:
     """Where the matrix unit takes no 8-bit floats, numbers are multiplied in float16, which holds all of them."""
     native, group = stack.native, stack.packed.form.group
-    codes, row_scales = round_rows(x, native or torch.float8_e4m3fn, group=group, multiple=group or 1)
+    codes, row_scales = round_rows(
+        x, native or torch.float8_e4m3fn, group=group, multiple=group or 1, bound=stack.input_bound
+    )
     codes = codes if native is None else codes.view(native)
     float_product(codes, stack.packed, out, route, top, row_scales=row_scales)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -31,7 +32,7 @@ def _nearest_e4m3(x):
 
 @triton.jit(do_not_specialize=("rows",))
 def _round_rows(
-    x, codes, scales, K, rows, x_stride, stride, group, limit,
+    x, codes, scales, K, rows, x_stride, stride, group, limit, bound,
     NOTHING: tl.constexpr, FLOAT: tl.constexpr, HALVED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Codes of one row's group of inputs, and its scale. With HALVED they are those of e4m3fnuz: what the same bits are
@@ -46,7 +47,7 @@ def _round_rows(
         values = tl.load(x + row * x_stride + k, mask=(place < group) & (k < K), other=0).to(tl.float32)
         unknown = unknown | (values != values).to(tl.int32)
         largest = tl.maximum(largest, tl.abs(values))
-    peak = tl.max(largest, axis=0)
+    peak = tl.minimum(tl.max(largest, axis=0), bound)
     peak = tl.where(tl.max(unknown, axis=0) > 0, float("nan"), peak)
     empty = peak < NOTHING
     scale = tl.where(empty, 1.0, tl.math.div_rn(peak, limit))
@@ -127,12 +128,19 @@ def round_by_scale(
 
 
 def round_rows(
-    x: torch.Tensor, dtype: torch.dtype, *, group: int = 0, multiple: int = 1, largest: float | None = None
+    x: torch.Tensor,
+    dtype: torch.dtype,
+    *,
+    group: int = 0,
+    multiple: int = 1,
+    largest: float | None = None,
+    bound: float = math.inf,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x [T, K] -> codes [T, K filled up with zeros to a multiple], scales float32 [groups, T]: ``x ≈ codes * scale``.
 
     ``dtype`` is int8, or an 8-bit float of the kind e4m3 whose codes come as uint8. The largest number of a group of
-    inputs, or with 0 of a row, becomes ``largest``. Halves round to even. A group without a finite number in it has a
+    inputs, or with 0 of a row, becomes ``largest``; 8-bit floats are clamped to ``bound`` first. Halves round to even.
+    A group without a finite number in it has a
     scale that is not finite either.
     """
     rows, inputs = x.shape
@@ -146,7 +154,7 @@ def round_rows(
     sizes = launch("round_rows", x.device)
     block = min(sizes["elements"], triton.next_power_of_2(group or width))
     _round_rows[rows, groups](
-        x, codes, scales, inputs, rows, x.stride(0), width, group or width, limit,
+        x, codes, scales, inputs, rows, x.stride(0), width, group or width, limit, bound,
         NOTHING=NOTHING, FLOAT=dtype != torch.int8, HALVED=dtype == torch.float8_e4m3fnuz,
         BLOCK=block, num_warps=sizes.warps, enable_fp_fusion=False,
     )  # fmt: skip
@@ -154,14 +162,19 @@ def round_rows(
 
 
 def round_rows_reference(
-    x: torch.Tensor, dtype: torch.dtype, *, group: int = 0, largest: float | None = None
+    x: torch.Tensor,
+    dtype: torch.dtype,
+    *,
+    group: int = 0,
+    largest: float | None = None,
+    bound: float = math.inf,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same in plain torch: codes [T, K] in ``dtype`` and scales [groups, T]."""
     limit = LARGEST[dtype] if largest is None else largest
     inputs = x.shape[1]
     size = group or inputs
     x = functional.pad(x.float(), (0, -inputs % size)).unflatten(1, (-1, size))
-    peak = x.abs().amax(dim=-1)
+    peak = x.abs().amax(dim=-1).clamp(max=bound)
     empty = peak < NOTHING
     scales = torch.where(empty, 1.0, peak / limit)
     if dtype == torch.int8:

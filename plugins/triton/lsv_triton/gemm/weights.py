@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -130,7 +131,7 @@ class Stack:
 
     def __init__(self, owner: Bindable, layers: Sequence[Linear], prefix: str = "", *, rounds: bool = False) -> None:
         first = layers[0]
-        self.rounds = rounds
+        self.rounds, self.input_bound = rounds, getattr(first, "input_bound", math.inf)
         self.native: torch.dtype | None = None
         self._whole = [False] * len(layers)
         self._layers, self._owner, self._prefix = tuple(layers), owner, prefix

@@ -196,13 +196,16 @@ class VllmOps(StrictFake):
         self, result: torch.Tensor, input: torch.Tensor, scale: torch.Tensor, scale_ub: torch.Tensor | None
     ) -> None:
         self.record("dynamic_per_token_scaled_fp8_quant", tuple(input.shape))
-        require(scale_ub is None, "the fake bounds no scales")
         check_tensor("input", input, _FLOATS, [None, None])
         check_tensor("result", result, [torch.float8_e4m3fn], input.shape)
         check_tensor("scale", scale, [torch.float32], [len(input), 1])
-        check_devices(result=result, input=input, scale=scale)
+        if scale_ub is not None:
+            check_tensor("scale_ub", scale_ub, [torch.float32], [1])
+        check_devices(result=result, input=input, scale=scale, scale_ub=scale_ub)
         largest = torch.finfo(result.dtype).max
-        scale.copy_((input.float().abs().amax(-1, keepdim=True) / largest).clamp(min=1 / (512 * largest)))
+        peaks = input.float().abs().amax(-1, keepdim=True)
+        peaks = peaks if scale_ub is None else torch.minimum(peaks, scale_ub)
+        scale.copy_((peaks / largest).clamp(min=1 / (512 * largest)))
         result.copy_((input.float() / scale).clamp(-largest, largest).to(result.dtype))
 
     def fp8_gemm(

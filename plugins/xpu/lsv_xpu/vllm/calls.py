@@ -192,11 +192,13 @@ class VllmKernels:
         """
         return self._xpu.fp8_gemm_w8a16(x, weight, scales, bias)  # type: ignore[no-any-return]
 
-    def round_tokens(self, codes: torch.Tensor, x: torch.Tensor, scales: torch.Tensor) -> None:
+    def round_tokens(
+        self, codes: torch.Tensor, x: torch.Tensor, scales: torch.Tensor, bound: torch.Tensor | None
+    ) -> None:
         """x [T, K], dense -> codes float8_e4m3fn [T, K] and scales float32 [T, 1]: a token's largest number becomes the
-        largest of them.
+        largest of them, but what is beyond ``bound`` float32 [1] is clamped to it.
         """
-        self._ops.dynamic_per_token_scaled_fp8_quant(codes, x, scales, None)
+        self._ops.dynamic_per_token_scaled_fp8_quant(codes, x, scales, bound)
 
     def fp8_gemm(
         self,

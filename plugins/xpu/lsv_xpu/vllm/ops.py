@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -119,10 +120,16 @@ class Fp8Linear(Kernel):
 class RoundedFp8Linear(Fp8Linear):
     """The same of layers made for activations in e4m3, over ``fp8_gemm``: a token is rounded as it comes (W8A8)."""
 
+    def pack(self) -> None:
+        super().pack()
+        bound, self._bound = self._module.input_bound, None
+        if math.isfinite(bound):
+            self._bound = self._module.keep("token_bound", torch.tensor([bound], device=self._weight.device))
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.reshape(-1, x.shape[-1]).contiguous()
         codes, scales = torch.empty_like(rows, dtype=self._float), rows.new_empty(len(rows), 1, dtype=torch.float32)
-        self._library.round_tokens(codes, rows, scales)
+        self._library.round_tokens(codes, rows, scales, self._bound)
         weight = self._weight.view(self._float).t()
         y = self._library.fp8_gemm(codes, weight, x.dtype, scales, self._scales, self._module.bias)
         return y.view(*x.shape[:-1], -1)
