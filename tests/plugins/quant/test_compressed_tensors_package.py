@@ -11,7 +11,7 @@ from lsv.nn.linear import Column
 from lsv.testing.tensors import TensorsSource, fill_module, place
 from lsv_quant.checkpoints.compressed_tensors import make
 
-pytest.importorskip("compressed_tensors", reason="the package is not installed")
+compressed_tensors = pytest.importorskip("compressed_tensors", reason="the package is not installed")
 
 INT = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}
 FLOAT = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel"}
@@ -19,6 +19,9 @@ FP4 = INT | {"type": "float"}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "W4A16": ("pack-quantized", INT),
     "W4A16 asymmetric": ("pack-quantized", INT | {"symmetric": False}),
+    "W3A16": ("pack-quantized", INT | {"num_bits": 3}),
+    "W3A16 asymmetric": ("pack-quantized", INT | {"num_bits": 3, "symmetric": False}),
+    "W2A16 asymmetric": ("pack-quantized", INT | {"num_bits": 2, "symmetric": False}),
     "W8A16 by output": ("pack-quantized", FLOAT | {"type": "int", "symmetric": False}),
     "int8": ("naive-quantized", FLOAT | {"type": "int"}),
     "FP8": ("float-quantized", FLOAT),
@@ -61,6 +64,7 @@ def in_blocks(weight: torch.Tensor, numbers: dict[str, Any]) -> torch.Tensor:
 def decoded(format: str, numbers: dict[str, Any], packed: dict[str, torch.Tensor]) -> torch.Tensor:
     group = {"targets": ["Linear"], "weights": numbers}
     found = {"quant_method": "compressed-tensors", "format": format, "config_groups": {"group_0": group}}
+    found["version"] = compressed_tensors.__version__
     w = place(quantizer=make(found))
     column = Column.even(w, ("0",), 128, 96)
     layer: Any = fill_module(column, w, TensorsSource({f"0.{name}": tensor for name, tensor in packed.items()})).linear

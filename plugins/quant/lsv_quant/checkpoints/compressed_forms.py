@@ -6,14 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 
 import torch
+from torch.nn import functional
 
-from lsv.weights.codebook import Codebook
+from lsv.weights.codebook import Codebook, to_nibbles
 from lsv.weights.quantizer import LinearLayer, Quantizer, StoredTensor
 from lsv_quant.checkpoints.forms import Int4Format, Int8Format, float8_format, int_format, unused_scale
-from lsv_quant.checkpoints.gptq import GptqPacking
+from lsv_quant.checkpoints.gptq import GptqPacking, spread
 from lsv_quant.checkpoints.scheme import Scheme
 from lsv_quant.checkpoints.static_int8 import StaticInt8Format
 from lsv_quant.checkpoints.stored import Blocks, CodedFormat, Held, in_order, order_of_groups
@@ -23,6 +25,8 @@ from lsv_quant.tables import BYTES, E2M1, E4M3, NIBBLES
 
 NAME = "compressed-tensors"
 Tensors = Mapping[str, torch.Tensor]
+_CHUNK = 1 << 20
+"""Codes unpacked at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,13 @@ class Numbers:
     group: int
     block: tuple[int, ...] | None
     ordered: bool
+    dense: bool
+    """Whether packed codes run on from one word to the next, where a word does not hold a whole number of them."""
+
+    @property
+    def per_word(self) -> int | Fraction:
+        """Packed codes in 32 bits."""
+        return Fraction(32, self.bits) if self.dense and 32 % self.bits else 32 // self.bits
 
     def blocks(self) -> Blocks:
         """The weights that share a scale."""
@@ -117,9 +128,11 @@ def _make_int8_by_group(weights: Numbers, inputs: Numbers, by_output: bool) -> Q
 def make_packed(weights: Numbers, inputs: Numbers | None) -> Quantizer:
     """``weight_packed`` int32: codes of consecutive inputs from the low end, shifted by half their range; zero points
     are shifted and packed likewise along the outputs. ``weight_shape`` only repeats what the model knows.
+
+    Codes of two and three bits are held in four.
     """
     weights.expect("packed weights", type="int")
-    blocks, per_word = weights.blocks(), 32 // weights.bits
+    blocks, per_word = weights.blocks(), weights.per_word
     if _rounds_by_group(weights, inputs):
         return Int4Format(NAME, weights.group)
     tensors = [
@@ -133,10 +146,10 @@ def make_packed(weights: Numbers, inputs: Numbers | None) -> Quantizer:
         tensors.append(StoredTensor("weight_zero_point", torch.int32, 0, axis, per_word, blocks.inputs))
     if weights.ordered:
         tensors.append(StoredTensor("weight_g_idx", torch.int32, input_axis=0, optional=True))
-    table = NIBBLES if weights.bits == 4 else BYTES
+    table = NIBBLES if weights.bits <= 4 else BYTES
     apart = weights.ordered and blocks.inputs > 0  # a single group has all inputs, however they lie
     codebook = Codebook(table, blocks.inputs, offsets=not weights.symmetric, ordered=apart)
-    return CodedFormat(NAME, codebook, tensors, partial(_decode_packed, blocks, codebook))
+    return CodedFormat(NAME, codebook, tensors, partial(_decode_packed, weights, codebook))
 
 
 def _rounds_by_group(weights: Numbers, inputs: Numbers | None) -> bool:
@@ -149,30 +162,48 @@ def _rounds_by_group(weights: Numbers, inputs: Numbers | None) -> bool:
     return grouped and weights.group in INT4_GROUPS and weights.bits == 4 and weights.symmetric and not weights.ordered
 
 
-def _decode_packed(blocks: Blocks, codebook: Codebook, stored: Tensors, layer: LinearLayer) -> Held:
-    scales, offsets = blocks.by_output(stored["weight_scale"], layer), None
+def _decode_packed(weights: Numbers, codebook: Codebook, stored: Tensors, layer: LinearLayer) -> Held:
+    scales, offsets = weights.blocks().by_output(stored["weight_scale"], layer), None
     if codebook.offsets:
-        zeros = _unpack_outputs(stored["weight_zero_point"], codebook.bits, layer)
-        offsets = scales * ((1 << codebook.bits - 1) - zeros).reshape(scales.shape)
-    codes = stored["weight_packed"].view(torch.uint8)[:, : -(-layer.inputs * codebook.bits // 8)]
+        zeros = _unpack_outputs(stored["weight_zero_point"], weights, layer)
+        offsets = scales * ((1 << weights.bits - 1) - zeros.float()).reshape(scales.shape)
+    codes = _hold_codes(stored["weight_packed"], weights, layer.inputs)
     if not codebook.ordered:
         return Held(codes, scales, offsets)
     order = order_of_groups(stored.get("weight_g_idx"), layer, codebook.group, "weight_g_idx").to(codes.device)
     return Held(in_order(codes, order, codebook.bits), scales, offsets, order.int())
 
 
-def _unpack_outputs(words: torch.Tensor, bits: int, layer: LinearLayer) -> torch.Tensor:
+def _hold_codes(words: torch.Tensor, weights: Numbers, inputs: int) -> torch.Tensor:
+    """Words int32 [outputs, words] -> codes uint8 as ``CodedLinear`` holds them."""
+    if weights.bits >= 4:
+        return words.view(torch.uint8)[:, : -(-inputs * weights.bits // 8)]
+    lift = (1 << 3) - (1 << weights.bits - 1)  # to be as far from the middle of four bits
+    rows = words.split(max(1, _CHUNK // inputs))
+    return torch.cat([to_nibbles(_unpack(some, weights)[:, :inputs] + lift) for some in rows])
+
+
+def _unpack_outputs(words: torch.Tensor, weights: Numbers, layer: LinearLayer) -> torch.Tensor:
     """Words int32 [words, ...] of consecutive outputs, those of fused parts one after another -> [outputs, ...]."""
-    per_word = 32 // bits
-    shifts = torch.arange(0, 32, bits, device=words.device).reshape(-1, *(1 for _ in words.shape[1:]))
-    parts = torch.split(words, [-(-outputs // per_word) for outputs in layer.outputs])
-    unpacked = ((part[:, None] >> shifts & (1 << bits) - 1).flatten(0, 1) for part in parts)
+    parts = torch.split(words, [-(-outputs // weights.per_word) for outputs in layer.outputs])
+    unpacked = (_unpack(part.movedim(0, -1).contiguous(), weights).movedim(-1, 0) for part in parts)
     return torch.cat([part[:outputs] for part, outputs in zip(unpacked, layer.outputs, strict=True)])
+
+
+def _unpack(words: torch.Tensor, weights: Numbers) -> torch.Tensor:
+    """Words int32 [..., words] -> the codes in them, from the low end, uint8 [..., at least as many as there are]."""
+    if isinstance(weights.per_word, int):
+        shifts = torch.arange(weights.per_word, device=words.device) * weights.bits
+        return (words[..., None] >> shifts & (1 << weights.bits) - 1).to(torch.uint8).flatten(-2)
+    packed = words.view(torch.uint8)
+    return spread(functional.pad(packed, (0, -packed.shape[-1] % weights.bits)), weights.bits)
 
 
 def make_marlin(weights: Numbers, inputs: Numbers | None) -> Quantizer:
     """``weight_packed``, ``scale_packed`` and ``meta``, which ``marlin_source`` turns into what GPTQ stores."""
     weights.expect("marlin-24", type="int", symmetric=True, ordered=False)
+    if weights.bits not in (4, 8):
+        raise weights.where.error(f"num_bits is {weights.bits}; marlin-24 must have 4 or 8")
     return GptqPacking(weights.bits, weights.blocks().inputs, True)
 
 

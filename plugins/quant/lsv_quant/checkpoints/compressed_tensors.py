@@ -10,6 +10,7 @@ tensors.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -105,9 +106,19 @@ def make(quantization_config: Mapping[str, Any]) -> CompressedTensors:
     cache_alone = isinstance(scheme.json.get("kv_cache_scheme"), Mapping)
     if (groups is None or not groups.json) and not (sparse or cache_alone):
         raise scheme.error("config_groups is empty: expected at least one group of layers, or a kv_cache_scheme")
-    found = () if groups is None else tuple(_read_group(groups.inner(name), format) for name in groups.json)
+    dense = _packs_densely(scheme)
+    found = () if groups is None else tuple(_read_group(groups.inner(name), format, dense) for name in groups.json)
     scheme.finish()
     return CompressedTensors(found, ignored)
+
+
+def _packs_densely(scheme: Scheme) -> bool:
+    """Whether packed codes run on from word to word: so the package packs since 0.18. Before, a word had whole codes.
+
+    The two have different numbers of words where they differ, so a wrong ``version`` is a shape that does not fit.
+    """
+    found = re.match(r"(\d+)\.(\d+)", str(scheme.json.get("version") or ""))
+    return found is None or (int(found[1]), int(found[2])) >= (0, 18)
 
 
 def _is_sparse(sparsity: Scheme | None) -> bool:
@@ -119,12 +130,12 @@ def _is_sparse(sparsity: Scheme | None) -> bool:
     return sparsity.choose("format", ("dense", *SPARSE), "dense") != "dense"
 
 
-def _read_group(scheme: Scheme | None, format: str) -> Group:
+def _read_group(scheme: Scheme | None, format: str, dense: bool) -> Group:
     if scheme is None:
         raise CheckpointError("config.json: quantization_config.config_groups has a group that is null")
     targets = _names(scheme, "targets")
     format = scheme.choose("format", _FORMATS, None if format == _MIXED else format)
-    weights, inputs = _read_numbers(scheme.inner("weights")), _read_numbers(scheme.inner("input_activations"))
+    weights, inputs = (_read_numbers(scheme.inner(key), dense) for key in ("weights", "input_activations"))
     if scheme.inner("output_activations") is not None:
         raise scheme.error("output_activations can't be honoured: outputs are never quantised")
     scheme.finish()
@@ -137,14 +148,14 @@ def _names(scheme: Scheme, key: str) -> tuple[LayerName, ...]:
     return compile_names(scheme.names(key), scheme.patterns, key)
 
 
-def _read_numbers(scheme: Scheme | None) -> Numbers | None:
+def _read_numbers(scheme: Scheme | None, dense: bool) -> Numbers | None:
     if scheme is None:
         return None
     group = None if scheme.json.get("group_size") == -1 else scheme.count("group_size")
     by_default = "group" if group else "channel" if scheme.json.get("group_size") == -1 else "tensor"
     numbers = Numbers(
         where=scheme,
-        bits=scheme.choose("num_bits", (4, 8), 8),
+        bits=scheme.choose("num_bits", (2, 3, 4, 8), 8),
         type=scheme.choose("type", ("int", "float"), "int"),
         strategy=scheme.choose("strategy", _STRATEGIES, by_default),
         symmetric=scheme.choose("symmetric", (True, False), True),
@@ -152,6 +163,7 @@ def _read_numbers(scheme: Scheme | None) -> Numbers | None:
         group=group or 0,
         block=scheme.counts("block_structure", 2),
         ordered=scheme.choose("actorder", (*_ORDERED, False, "weight", "static"), False) in _ORDERED,
+        dense=dense,
     )
     scheme.pass_over("group_size", "observer", "observer_kwargs", "scale_dtype", "zp_dtype")
     scheme.finish()

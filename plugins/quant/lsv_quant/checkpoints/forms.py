@@ -60,7 +60,7 @@ def int_format(
     scale: str = "weight_scale",
     zero: str = "weight_zero_point",
 ) -> CodedFormat:
-    """Weights of 4 or 8 bits in int8: ``(weight - zero) * scale``. ``symmetric`` ones have zero points of 0, or
+    """Weights of 2, 3, 4 or 8 bits in int8: ``(weight - zero) * scale``. ``symmetric`` ones have zero points of 0, or
     none stored.
     """
 
@@ -71,13 +71,13 @@ def int_format(
         else:
             offsets = -scales * blocks.by_output(stored[zero], layer).float()
         codes = stored[weight].view(torch.uint8)
-        if bits == 4:
+        if bits <= 4:
             return Held(to_nibbles(codes.bitwise_xor_(8).bitwise_and_(15)), scales, offsets)
         return Held(codes.bitwise_xor_(128), scales, offsets)
 
     codes = StoredTensor(weight, torch.int8, output_axis=0, input_axis=1)
     zeros = blocks.stored(zero, torch.int8, optional=symmetric)
-    codebook = Codebook(NIBBLES if bits == 4 else BYTES, blocks.inputs, offsets=not symmetric)
+    codebook = Codebook(NIBBLES if bits <= 4 else BYTES, blocks.inputs, offsets=not symmetric)
     return CodedFormat(name, codebook, (codes, blocks.stored(scale), zeros), decode)
 
 
