@@ -146,5 +146,8 @@ class RoundInt4(Bindable):
 
 
 def row_chunks(weight: torch.Tensor) -> Iterator[slice]:
-    step = max(1, _CHUNK // weight.shape[1])
+    """Rows to round at a time. All at once on meta, where memory is planned: there is nothing to save, and thousands of
+    steps would take minutes.
+    """
+    step = len(weight) if weight.is_meta else max(1, _CHUNK // weight.shape[1])
     return (slice(first, first + step) for first in range(0, len(weight), step))

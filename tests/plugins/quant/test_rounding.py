@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lsv_quant.rounding import exact_product, from_nibbles, in_groups, to_int4, to_int8, to_nibbles
+from lsv_quant.rounding import exact_product, from_nibbles, in_groups, row_chunks, to_int4, to_int8, to_nibbles
 
 
 def test_int8_rounds_half_to_even_of_the_largest() -> None:
@@ -24,6 +24,14 @@ def test_a_row_that_is_not_finite_has_such_a_scale() -> None:
     x = torch.ones(3, 8)
     x[1, 2], x[2, 7] = torch.nan, -torch.inf
     assert to_int8(x)[1].isfinite().tolist() == [True, False, False]
+
+
+def test_a_layer_without_memory_is_rounded_in_one_step() -> None:
+    """Memory is planned by rounding on meta, and a large layer has thousands of steps."""
+    assert list(row_chunks(torch.empty(4096, 14336, device="meta"))) == [slice(0, 4096)]
+    steps = list(row_chunks(torch.empty(1000, 14336)))
+    assert len(steps) > 1
+    assert (steps[0].start, steps[-1].stop >= 1000) == (0, True)
 
 
 @pytest.mark.parametrize("group", [32, 64, 128])
