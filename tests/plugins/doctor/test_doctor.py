@@ -349,3 +349,22 @@ def test_a_plan_says_how_many_requests_fit(capsys: pytest.CaptureFixture[str]) -
         return float(found)
 
     assert (concurrency(512), concurrency(128)) == (2.0, 8.0)
+
+
+@pytest.mark.row("F-946")
+def test_a_plan_counts_weights_as_a_format_holds_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a model whose layers take most: half of their 16 bits in fp8, and a quarter in four bits with scales."""
+    sizes = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 2, "vocab_size": 512}
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 8, "max_position_embeddings": 256}
+    kind = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16"}
+    (tmp_path / "config.json").write_text(json.dumps({**kind, **sizes, **heads}))
+    options = ["--load-format", "dummy", "--skip-tokenizer-init", "--json"]
+
+    def weigh(*given: str) -> int:
+        assert main.main(["plan", str(tmp_path), *options, *given]) == 0
+        return int(json.loads(capsys.readouterr().out)["fit"]["weight_bytes"])
+
+    plain = weigh()
+    assert plain > 2 * 2 * (4 * 1024 * 1024 + 3 * 1024 * 4096)
+    assert 0.5 < weigh("-q", "fp8") / plain < 0.56
+    assert 0.25 < weigh("-q", "sym_int4") / plain < 0.35
