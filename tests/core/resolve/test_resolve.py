@@ -92,6 +92,18 @@ def test_the_type_of_the_checkpoint_is_kept_unless_it_is_float32(tmp_path: Path,
     assert dtype("--dtype", "half") == "float16"
 
 
+@pytest.mark.row("F-429", "F-989")
+def test_a_model_that_overflows_in_float16_never_runs_in_it(configure):
+    def seeing(*flags: str, architecture: str = "MiniCPMV") -> EngineConfig:
+        return configure(*flags, architectures=[architecture])
+
+    for architecture in ("MiniCPMV", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"):
+        assert seeing(architecture=architecture).dtype == "bfloat16"
+        with pytest.raises(ConfigError, match=r"can't run in float16: its activations .*; use bfloat16 or float32"):
+            seeing("--dtype=half", architecture=architecture)
+    assert seeing("--dtype=float").dtype == "float32"
+
+
 @pytest.mark.row("F-225", "F-226", "F-237", "F-245", "F-250")
 def test_what_is_asked_for_is_taken(configure, tmp_path):
     other = tmp_path / "other"

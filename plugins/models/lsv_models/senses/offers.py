@@ -6,6 +6,8 @@ from lsv.offers import ModelOffer, ModelPart
 
 _SEEING = ("text", "image")
 _WATCHING = (*_SEEING, "video")
+# Intel's list of models for Arc cards: MiniCPM-V in bfloat16 "to avoid NaN"
+_NOT_FINITE = {"float16": "its activations are not always finite; use bfloat16 or float32"}
 _NO_SPEECH = "answers in text alone: weights of the parts that speak are skipped"
 
 OFFERS = (
@@ -39,6 +41,7 @@ OFFERS = (
         "lsv_models.senses.minicpmv:minicpmv",
         modalities=_WATCHING,
         stop_tokens=("<|im_end|>", "<|endoftext|>", "<|eot_id|>"),
+        unstable=_NOT_FINITE,
     ),
     ModelOffer("phi3v", ("Phi3VForCausalLM",), "lsv_models.senses.phi3v:Phi3V", modalities=_SEEING),
     ModelOffer("dots_ocr", ("DotsOCRForCausalLM",), "lsv_models.senses.dots_ocr:DotsOCR", modalities=_SEEING),
