@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 GIB = 1 << 30
 _UNITS = (("GiB", GIB), ("MiB", 1 << 20), ("KiB", 1 << 10))
-_MEMINFO = Path("/proc/meminfo")
+_PROC = Path("/proc")
 
 
 class Usage(NamedTuple):
@@ -28,11 +28,15 @@ class Usage(NamedTuple):
         return self.used != before.used
 
 
-def host_usage(file: Path = _MEMINFO) -> Usage:
-    """The machine's memory, by what the kernel says of it."""
-    sizes = dict(re.findall(r"^(\w+): +(\d+) kB$", file.read_text(encoding="ascii"), re.MULTILINE))
-    total = int(sizes["MemTotal"]) << 10
-    return Usage(total - (int(sizes["MemAvailable"]) << 10), total)
+def host_usage(proc: Path = _PROC) -> Usage:
+    """The resident memory of this process, and the memory of the machine."""
+    return Usage(_read_size(proc / "self" / "status", "VmRSS"), _read_size(proc / "meminfo", "MemTotal"))
+
+
+def _read_size(file: Path, name: str) -> int:
+    """A size in one of the kernel's lists, in bytes; 0 if the list lacks it."""
+    found = re.search(rf"^{name}:\s+(\d+) kB$", file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+    return int(found[1]) << 10 if found else 0
 
 
 def written(count: int) -> str:

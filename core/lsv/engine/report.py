@@ -14,10 +14,10 @@ log = logging.getLogger(__name__)
 
 _WARN_EVERY = 50
 """Preemptions from one warning to the next."""
-_GB = 1_000_000_000
+_GIB = 1 << 30
 _BYTES = ("kv_bytes", "encoder_cache_bytes", "activations", "encoder_activations")
 """Reasons whose value is a number of bytes."""
-_STAGE_LINES = {"weights": "Loading weights took %.2f seconds", "warm-up": "Warm-up took %.2f seconds"}
+_STAGE_LINES = {"weights": "Loading the model took %.2f seconds", "warm-up": "Warm-up took %.2f seconds"}
 
 
 def set_up_logging(config: EngineConfig, level: str) -> None:
@@ -42,8 +42,8 @@ def log_config(config: EngineConfig) -> None:
 def log_fit(config: EngineConfig, fit: Fit) -> None:
     """Log what fits, in the words that users search logs for."""
     platform = config.platform.upper()
-    cache = f", the KV cache takes {fit.kv_bytes / _GB:.4f} GB" if fit.kv_tokens else ""
-    log.info("Loading model weights took %.4f GB%s", fit.weight_bytes / _GB, cache)
+    cache = f", the KV cache takes {fit.kv_bytes / _GIB:.4f} GiB" if fit.kv_tokens else ""
+    log.info("Loading model weights took %.4f GiB%s", fit.weight_bytes / _GIB, cache)
     if fit.kv_tokens:  # a pooling model may have no cache
         log.info("# %s blocks: %d of %d tokens", platform, fit.num_blocks, fit.block_size)
         log.info("%s KV cache size: %s tokens", platform, f"{fit.kv_tokens:,}")

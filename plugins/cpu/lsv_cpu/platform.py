@@ -72,6 +72,8 @@ class CpuDevice(Device):
     while they wait for work would compete for the cores.
     """
 
+    shares_host = True
+
     def __init__(self, machine: Machine, share: Share, *, threads: int, kv_gib: float, ranks: int) -> None:
         import torch
 

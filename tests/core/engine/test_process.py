@@ -580,8 +580,8 @@ async def test_start_log(start: Start, capfd: pytest.CaptureFixture[str]):
     assert "FAKE KV cache size: 2,048 tokens" in log
     assert "Maximum concurrency for 200 tokens per request: 10.24x" in log
     assert "# FAKE blocks: 512 of 4 tokens" in log
-    assert re.search(r"Loading model weights took \d\.\d{4} GB, the KV cache takes \d\.\d{4} GB", log)
-    assert "Loading weights took" in log
+    assert re.search(r"Loading model weights took \d\.\d{4} GiB, the KV cache takes \d\.\d{4} GiB", log)
+    assert "Loading the model took" in log
     assert client.config.fingerprint() in log
     assert "platform fake, dtype float32, attention fake" in log
     assert "req=abc" in log

@@ -25,7 +25,7 @@ def test_a_model_without_a_cache_logs_none(caplog: pytest.LogCaptureFixture) -> 
     assert "KV cache" not in caplog.text
     assert "Maximum concurrency" not in caplog.text
     assert "0.00x" not in caplog.text
-    assert "Loading model weights took 0.0010 GB" in caplog.text
+    assert "Loading model weights took 0.0010 GiB" in caplog.text
 
 
 def test_bytes_are_logged_in_units(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lsv.devices.usage import GIB, host_usage, written
@@ -15,6 +16,8 @@ from lsv.worker.load.stages import Stages
 
 class FakeDevice:
     """One whose memory fills and empties as it is told."""
+
+    shares_host = False
 
     def __init__(self, *used: int) -> None:
         self._used, self.waited = iter(used), 0
@@ -50,11 +53,30 @@ def test_a_stage_that_takes_nothing_is_for_debugging(caplog: pytest.LogCaptureFi
     assert (record.levelname, "-" in record.getMessage().removeprefix("Warm-up")) == ("DEBUG", False)
 
 
-def test_the_hosts_memory(tmp_path: Path) -> None:
-    (tmp_path / "meminfo").write_text(
-        "MemTotal:        1000 kB\nMemFree:  1 kB\nMemAvailable:     400 kB\nHugePages_Total: 0\n"
+@pytest.mark.row("F-500")
+def test_a_device_in_the_hosts_memory_has_the_figures_of_its_process(caplog: pytest.LogCaptureFixture) -> None:
+    device: Any = FakeDevice(9, 5)
+    device.shares_host = True
+    stages = Stages(device)
+    with caplog.at_level("DEBUG", "lsv"):
+        block = np.ones(256 << 20, np.uint8)
+        stages.tell("Loading weights")
+    (record,) = caplog.records
+    found = re.fullmatch(
+        r"Loading weights took ([\d.]+) MiB of host memory \([\d.]+ \w+/[\d.]+ \w+ used\) in \d+\.\d\d seconds",
+        record.getMessage(),
     )
-    assert host_usage(tmp_path / "meminfo") == (600 << 10, 1000 << 10)
+    assert found, record.getMessage()
+    assert float(found[1]) == pytest.approx(block.nbytes / 2**20, abs=16)
+
+
+def test_the_hosts_memory(tmp_path: Path) -> None:
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/status").write_text("Name:\tpython\nVmSize:\t  900 kB\nVmRSS:\t  600 kB\n")
+    (tmp_path / "meminfo").write_text("MemTotal:        1000 kB\nMemFree:  1 kB\nHugePages_Total: 0\n")
+    assert host_usage(tmp_path) == (600 << 10, 1000 << 10)
+    (tmp_path / "self/status").write_text("Name:\tpython\n")
+    assert host_usage(tmp_path).used == 0
 
 
 @pytest.mark.parametrize(

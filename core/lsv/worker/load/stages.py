@@ -15,7 +15,11 @@ _SHORT = 0.1
 
 
 class Stages:
-    """Logs each loading stage. Memory allocated between two logs counts towards the later stage."""
+    """Logs each loading stage. Memory allocated between two logs counts towards the later stage.
+
+    Device memory is what the whole device has in use, host memory what this process has. A device that computes in the
+    host's memory has no figure of its own.
+    """
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -23,16 +27,18 @@ class Stages:
 
     def tell(self, stage: str) -> None:
         """End a stage and begin the next one. A very short stage is only logged at level debug."""
-        began, device, host = self._before
-        now, device_now, host_now = self._before = self._look()
-        level = logging.INFO if now - began >= _SHORT or device_now.moved_since(device) else logging.DEBUG
-        log.log(
-            level, "%s %s and %s in %.2f seconds",
-            stage, device_now.since(device, "device"), host_now.since(host, "host"), now - began,
-        )  # fmt: skip
+        began, before = self._before
+        ended, after = self._before = self._look()
+        moved = "device" in after and after["device"].moved_since(before["device"])
+        changes = " and ".join(used.since(before[kind], kind) for kind, used in after.items())
+        level = logging.INFO if ended - began >= _SHORT or moved else logging.DEBUG
+        log.log(level, "%s %s in %.2f seconds", stage, changes, ended - began)
 
-    def _look(self) -> tuple[float, Usage, Usage]:
-        """The time, and both memories after all queued work."""
+    def _look(self) -> tuple[float, dict[str, Usage]]:
+        """The time, and the memory of each kind that is in use after all queued work."""
         self._device.synchronize()
         memory = self._device.memory()
-        return time.monotonic(), Usage(memory.total - memory.free, memory.total), host_usage()
+        used = {"device": Usage(memory.total - memory.free, memory.total), "host": host_usage()}
+        if self._device.shares_host:
+            del used["device"]
+        return time.monotonic(), used
