@@ -128,8 +128,17 @@ def from_record(record: ErrorRecord) -> LsvError:
     return by_code.get(record.code, LsvError)(record.message, param=record.param)
 
 
+_ABBREVIATION = 4
+"""Letters."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name most like ``name``, or None where nothing comes close."""
+    """The known name most like ``name``, or None where nothing comes close.
+
+    Abbreviations that begin with different letters name different things: ``tpu`` is not a slip of ``xpu``.
+    """
+    if len(name) <= _ABBREVIATION:
+        known = [one for one in known if one[:1] == name[:1]]
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return found[0] if found else None
 
