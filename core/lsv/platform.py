@@ -244,6 +244,8 @@ class Device(abc.ABC):
     """Whether kernels may be compiled when they are launched for the first time, and steps wait for that."""
     asynchronous: bool = False
     """Whether its work runs beside the host, which waits for it where it reads what came of it."""
+    shares_host: bool = False
+    """Whether its memory is the host's."""
     info: DeviceInfo
     torch_device: torch.device
 
@@ -334,6 +336,13 @@ class Platform(abc.ABC):
     @abc.abstractmethod
     def devices(self) -> Sequence[DeviceInfo]:
         """The devices present, without initialising any."""
+
+    def emulated_devices(self, options: Mapping[str, OptionValue]) -> Sequence[DeviceInfo]:
+        """The devices that an emulation has with these ``options``, which are as in ``open``.
+
+        Raises ``ConfigError`` for an option that names no device that can be emulated.
+        """
+        return self.devices()
 
     @abc.abstractmethod
     def capabilities(self, info: DeviceInfo) -> Capabilities: ...

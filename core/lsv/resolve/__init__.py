@@ -75,7 +75,9 @@ def _resolve(settings: Settings, plugins: Plugins, folder: Path | None = None) -
     served = resolve_model(folder, overrides, settings, catalog, choices)
     overrides, model = merge(overrides, served.overrides), served.model
     checkpoint = read_config(folder, overrides)
-    platform, device = choose_platform(settings["platform"], settings["emulate"], catalog, choices)
+    platform, device = choose_platform(
+        settings["platform"], settings["emulate"], settings.plugin_options(), catalog, choices
+    )
     capabilities = platform.capabilities(device)
     dtype, kv_dtype = _choose_dtypes(settings, checkpoint, capabilities, model, choices)
     backend, asked = settings["attention_backend"], AskedOfAttention(dtype, kv_dtype, settings["block_size"])

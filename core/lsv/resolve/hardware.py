@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from lsv.capabilities import Capabilities, DeviceInfo
-from lsv.config import Choices, EngineConfig
+from lsv.config import Choices, EngineConfig, OptionValue
 from lsv.errors import ConfigError, PluginError
 from lsv.offers import PlatformOffer, load_object
 from lsv.platform import Platform, check_platform_class
@@ -26,8 +28,12 @@ def load_platform(name: str, catalog: Catalog, *, emulate: bool = False) -> Plat
     return platform
 
 
-def choose_platform(name: str, emulate: bool, catalog: Catalog, choices: Choices) -> tuple[Platform, DeviceInfo]:
+def choose_platform(
+    name: str, emulate: bool, options: Mapping[str, OptionValue], catalog: Catalog, choices: Choices
+) -> tuple[Platform, DeviceInfo]:
     """The platform asked for, or with ``auto`` the highest-ranked one that finds a device; and its first device.
+
+    ``options`` are those of plugins, which may choose the device that is emulated.
 
     Raises ``ConfigError`` for a name no plugin offers, where there is no device, and for an emulation that is not
     named or not there; ``PluginError`` as ``load_platform``.
@@ -35,7 +41,7 @@ def choose_platform(name: str, emulate: bool, catalog: Catalog, choices: Choices
     if name != "auto":
         offer = catalog.find(PlatformOffer, name)
         if emulate:
-            return _emulated(name, catalog, choices)
+            return _emulated(name, options, catalog, choices)
         found = offer.probe()
         if not found:
             raise ConfigError(f"platform {name} finds no device: {explain_absence(offer)}", param="platform")
@@ -50,9 +56,11 @@ def choose_platform(name: str, emulate: bool, catalog: Catalog, choices: Choices
     raise ConfigError("no platform plugin finds a device on this machine; lsv plugins lists what is installed")
 
 
-def _emulated(name: str, catalog: Catalog, choices: Choices) -> tuple[Platform, DeviceInfo]:
+def _emulated(
+    name: str, options: Mapping[str, OptionValue], catalog: Catalog, choices: Choices
+) -> tuple[Platform, DeviceInfo]:
     platform = load_platform(name, catalog, emulate=True)
-    device = platform.devices()[0]
+    device = platform.emulated_devices(options)[0]
     why = "EMULATED: there is no device; its code runs on this machine's CPU, and speeds mean nothing"
     choices.note("platform", name, why)
     return platform, device

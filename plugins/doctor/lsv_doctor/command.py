@@ -101,15 +101,15 @@ def _check_collectives(context: CommandContext, settings: Settings) -> int:
 
 def _evaluate(context: CommandContext, settings: Settings) -> int:
     """Exit code 1 when a measurement failed."""
-    choices = Choices()
-    platform, device = choose_platform(settings["platform"], settings["emulate"], context.plugins.catalog, choices)
+    choices, options = Choices(), settings.plugin_options()
+    platform, device = choose_platform(
+        settings["platform"], settings["emulate"], options, context.plugins.catalog, choices
+    )
     for reason in choices.reasons:
         context.console.print(Text(f"{reason.name} {reason.value}: {reason.why}"))
     rows: list[Row] = []
     with Console(stderr=True).status(f"opening {device.name}") as status:
-        for row in evaluate(
-            platform, settings.plugin_options(), context.plugins.names, status.update, emulate=settings["emulate"]
-        ):
+        for row in evaluate(platform, options, context.plugins.names, status.update, emulate=settings["emulate"]):
             rows.append(row)
     if settings["json"]:
         context.console.print_json(data=[{"unit": row.unit, "ratio": row.ratio, **_plain(row)} for row in rows])

@@ -60,7 +60,7 @@ def evaluate(
     platform: Platform, options: Mapping[str, OptionValue], plugins: Sequence[str], report: Report, *, emulate: bool
 ) -> Iterator[Row]:
     """Measure every device of the platform, then the links between them. One that fails is a row that says why."""
-    infos = platform.devices()[:_MOST_EMULATED] if emulate else platform.devices()
+    infos = platform.emulated_devices(options)[:_MOST_EMULATED] if emulate else platform.devices()
     references = [{} if emulate else platform.references(info) for info in infos]
     with ExitStack() as stack:
         devices = []

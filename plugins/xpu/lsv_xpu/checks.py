@@ -6,11 +6,8 @@ import re
 from collections.abc import Iterator
 
 from lsv.config import EngineConfig
-from lsv.errors import ConfigError
-from lsv.resolve.hardware import refuse_pairs
 from lsv_xpu import oneccl
-from lsv_xpu.devices_table import by_short_name
-from lsv_xpu.emulation.platform import DEVICES, MODEL, EmulatedXpuPlatform, emulated_info
+from lsv_xpu.emulation.platform import EmulatedXpuPlatform
 from lsv_xpu.probe import Prober
 
 _MASK = re.compile(r"\d+(\.\d+)?(,\d+(\.\d+)?)*")
@@ -62,18 +59,8 @@ def _asked(config: EngineConfig) -> str:
 
 
 def _emulation_problems(config: EngineConfig) -> Iterator[str]:
-    """The emulated model is chosen by a setting, which the platform's capabilities do not know of."""
-    count = int(config.options.get("xpu.emulated_devices") or DEVICES)
+    count = len(EmulatedXpuPlatform().emulated_devices(config.options))
     if config.devices > count:
         yield (
             f"{_asked(config)} needs {config.devices} devices, and {count} are emulated: raise --xpu-emulated-devices"
         )
-    try:
-        model = by_short_name(str(config.options.get("xpu.emulated_model") or MODEL))
-    except ValueError as unknown:
-        yield f"xpu-emulated-model {unknown}"
-        return
-    try:
-        refuse_pairs(config, EmulatedXpuPlatform().capabilities(emulated_info(0, model, model.device_bytes)))
-    except ConfigError as refused:
-        yield refused.message

@@ -36,7 +36,7 @@ def fail(*_: Any) -> Any:
 def test_a_probe_that_raises_is_no_platform(caplog: pytest.LogCaptureFixture):
     plugins = plugins_of(bad=plugin("lsv_platforms", PlatformOffer("bad", "x:y", fail, rank=9)))
     with pytest.raises(ConfigError, match="no platform plugin finds a device"):
-        choose_platform("auto", False, plugins.catalog, Choices())
+        choose_platform("auto", False, {}, plugins.catalog, Choices())
     assert "ZeroDivisionError: oops" in str(plugins.broken["bad"])
     assert "plugin bad: probe failed" in caplog.text
 

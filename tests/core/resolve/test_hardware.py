@@ -71,23 +71,33 @@ OFFER = PlatformOffer(
 
 def test_absence_is_explained() -> None:
     with pytest.raises(ConfigError, match="platform made-up finds no device: looked in /nowhere"):
-        choose_platform("made-up", False, Catalog(OFFER), Choices())
+        choose_platform("made-up", False, {}, Catalog(OFFER), Choices())
 
 
 def test_an_emulation_needs_a_name_and_an_offer() -> None:
     with pytest.raises(ConfigError, match="--emulate needs the name of a platform"):
-        choose_platform("auto", True, Catalog(OFFER), Choices())
+        choose_platform("auto", True, {}, Catalog(OFFER), Choices())
     plain = PlatformOffer("made-up", "x:y", nothing)
     with pytest.raises(ConfigError, match="made-up has no emulation"):
-        choose_platform("made-up", True, Catalog(plain), Choices())
+        choose_platform("made-up", True, {}, Catalog(plain), Choices())
 
 
 def test_an_emulation_is_loud(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lsv.resolve.hardware.load_object", lambda name: Emulated)
     choices = Choices()
-    platform, device = choose_platform("made-up", True, Catalog(OFFER), choices)
+    platform, device = choose_platform("made-up", True, {}, Catalog(OFFER), choices)
     assert (type(platform), device) == (Emulated, GPU)
     assert "EMULATED: there is no device" in choices.reasons[0].why
+
+
+def test_a_setting_chooses_what_is_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Chosen(Emulated):
+        def emulated_devices(self, options: Mapping[str, OptionValue]) -> Sequence[DeviceInfo]:
+            return (DeviceInfo(0, str(options["made-up.model"]), 1 << 30),)
+
+    monkeypatch.setattr("lsv.resolve.hardware.load_object", lambda name: Chosen)
+    _, device = choose_platform("made-up", True, {"made-up.model": "old GPU"}, Catalog(OFFER), Choices())
+    assert device.name == "old GPU"
 
 
 @pytest.mark.row("F-338", "F-339")

@@ -14,9 +14,14 @@ import pytest
 import torch
 
 from lsv import LLM, SamplingParams
+from lsv.config import EngineConfig
 from lsv.devices.graphs import Graphs
 from lsv.errors import ConfigError
 from lsv.platform import BatchLimits, Group, Shape
+from lsv.plugins import load
+from lsv.resolve import resolve
+from lsv.settings import Declared, gather, options
+from lsv.settings.flags import parse
 from lsv.testing.attention import cover_pairs
 from lsv.testing.emulation import FakeEvent, FakeGraph, StrictFake, UnknownCall
 from lsv.testing.tiny import tiny
@@ -27,8 +32,8 @@ SHAPE = Shape("decode", 4, 1, 8)
 GIB = 1 << 30
 
 
-def open_device(index: int = 0, **options: Any) -> tuple[XpuDevice, FakeXpu]:
-    device = EmulatedXpuPlatform().open(index, {f"xpu.{name}": value for name, value in options.items()})
+def open_device(index: int = 0, **asked: Any) -> tuple[XpuDevice, FakeXpu]:
+    device = EmulatedXpuPlatform().open(index, {f"xpu.{name}": value for name, value in asked.items()})
     assert isinstance(device, XpuDevice)
     fake = device._runtime
     assert isinstance(fake, FakeXpu)
@@ -74,6 +79,25 @@ def test_opening_says_loudly_that_nothing_is_there(caplog: pytest.LogCaptureFixt
         ConfigError, match=r"Intel GPU 2 does not exist: torch.xpu sees 2 within ZE_AFFINITY_MASK=0,1; lower"
     ):
         open_device(2, affinity_mask="0,1")
+
+
+def test_a_setting_chooses_the_card_that_a_configuration_is_for() -> None:
+    plugins = load(["core", "xpu", "triton", "demo"])
+    declared = Declared(options.for_scope("engine", plugins.settings()))
+
+    def configure(*flags: str) -> EngineConfig:
+        line = parse(["--platform", "xpu", "--emulate", *flags], declared)
+        return resolve(gather(declared, line.given), plugins)
+
+    a770 = ("--xpu-emulated-model", "A770", "--xpu-emulated-devices", "3")
+    assert (configure().dtype, configure(*a770).dtype) == ("bfloat16", "float16"), "as on a real card"
+    with pytest.raises(ConfigError, match="bfloat16 is known to be inaccurate"):
+        configure(*a770, "--dtype=bfloat16")
+    names = [info.name for info in EmulatedXpuPlatform().emulated_devices(configure(*a770).options)]
+    assert names == ["Intel Arc A770"] * 3
+    known = "xpu-emulated-model must be one of A770, Flex 170, B580, B50, B60, B65, B70, Max 1100"
+    with pytest.raises(ConfigError, match=f"{known}.*did you mean B6"):
+        configure("--xpu-emulated-model=B61")
 
 
 @pytest.fixture(autouse=True)

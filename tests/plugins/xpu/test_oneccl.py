@@ -107,16 +107,6 @@ def test_workers_are_spawned(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "a forked one can't" in instead
 
 
-def test_an_emulated_model_refuses_what_the_model_does() -> None:
-    a770 = {"xpu.emulated_model": "A770"}
-    assert "bfloat16 is known to be inaccurate" in problems(emulate=True, dtype="bfloat16", options=a770)
-    assert problems(emulate=True, dtype="float16", options=a770) == ""
-    assert problems(emulate=True, dtype="bfloat16") == ""
-    said = problems(emulate=True, options={"xpu.emulated_model": "B61"})
-    assert "xpu-emulated-model must be one of A770, Flex 170, B580, B50, B60, B65, B70, Max 1100" in said
-    assert "did you mean B6" in said
-
-
 class FakeProber:
     """Two B60s, found under ``seen``."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lsv.capabilities import DeviceInfo
 from lsv.config import EngineConfig, OptionValue
+from lsv.errors import ConfigError
 from lsv.platform import Device, Group
 from lsv.testing.emulation import FakeCapturing, FakeGraph, emulated_device
 from lsv_xpu import libraries
@@ -35,15 +36,16 @@ _GIB = 1 << 30
 
 
 class EmulatedXpuPlatform(XpuPlatform):
-    """Kernels written for GPUs run where they are asked for by name, in their interpreter: plain torch comes first.
-
-    ``devices`` knows no settings and shows the default ones; a device that is opened follows the settings.
-    """
+    """Kernels written for GPUs run where they are asked for by name, in their interpreter: plain torch comes first."""
 
     attention: Sequence[str] = ("torch-paged", "triton-paged")
 
     def devices(self) -> Sequence[DeviceInfo]:
-        return tuple(emulated_info(index, by_short_name(MODEL), int(MEMORY * _GIB)) for index in range(DEVICES))
+        return self.emulated_devices({})
+
+    def emulated_devices(self, options: Mapping[str, OptionValue]) -> Sequence[DeviceInfo]:
+        model, total = _emulated(options)
+        return tuple(emulated_info(index, model, total) for index in range(_count(options)))
 
     def open(self, index: int, options: Mapping[str, OptionValue]) -> Device:
         """Graphs have at most ``GRAPH_ROWS`` rows or ``GRAPH_TOKENS`` tokens: all that they remember lies in the host's
@@ -71,13 +73,20 @@ class EmulatedXpuPlatform(XpuPlatform):
 
     def _vendor(self, options: Mapping[str, OptionValue]) -> Vendor:
         model, total = _emulated(options)
-        return FakeVendor(model, count=int(options.get("xpu.emulated_devices") or DEVICES), total=total)
+        return FakeVendor(model, count=_count(options), total=total)
 
 
 def _emulated(options: Mapping[str, OptionValue]) -> tuple[Model, int]:
-    """The requested model of GPU, and its memory in bytes."""
-    model = by_short_name(str(options.get("xpu.emulated_model") or MODEL))
+    """The requested model of GPU, and its memory in bytes. Raises ``ConfigError`` for an unknown model."""
+    try:
+        model = by_short_name(str(options.get("xpu.emulated_model") or MODEL))
+    except ValueError as unknown:
+        raise ConfigError(f"xpu-emulated-model {unknown}", param="xpu.emulated_model") from None
     return model, int(float(options.get("xpu.emulated_memory") or MEMORY) * _GIB)
+
+
+def _count(options: Mapping[str, OptionValue]) -> int:
+    return int(options.get("xpu.emulated_devices") or DEVICES)
 
 
 def emulated_info(index: int, model: Model, total: int) -> DeviceInfo:
