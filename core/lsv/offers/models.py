@@ -66,6 +66,9 @@ class ModelOffer(msgspec.Struct, frozen=True):
     """Whether prompts are texts that it encodes, and answers attend to them; see ``lsv.request.encoded``."""
     positions: int | None = None
     """How many positions checkpoints have, rope scaling included, whose config.json leaves that out."""
+    length_key: str | None = None
+    """The key of config.json that holds the length it was trained for, where ``max_position_embeddings`` holds one that
+    it is only stretched to."""
     unused_positions: int = 0
     """How many of ``max_position_embeddings`` no token is ever at."""
     bounded_positions: bool = False

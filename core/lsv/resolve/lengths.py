@@ -78,7 +78,8 @@ def own_length(checkpoint: Mapping[str, Any], model: ModelOffer, most: int | Non
 
 def _own_length(checkpoint: Mapping[str, Any], model: ModelOffer) -> int:
     checkpoint = {**checkpoint, **language_of(checkpoint)[1], **mapping_of(checkpoint, "decoder")}
-    length = next((checkpoint[key] for key in _LENGTH_KEYS if isinstance(checkpoint.get(key), int)), None)
+    known = _LENGTH_KEYS if model.length_key is None else (model.length_key, *_LENGTH_KEYS)
+    length = next((checkpoint[key] for key in known if isinstance(checkpoint.get(key), int)), None)
     if length is None and model.positions is not None:
         return model.positions - model.unused_positions
     length = 2048 if length is None else length

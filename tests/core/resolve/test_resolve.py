@@ -92,6 +92,18 @@ def test_the_type_of_the_checkpoint_is_kept_unless_it_is_float32(tmp_path: Path,
     assert dtype("--dtype", "half") == "float16"
 
 
+@pytest.mark.row("F-636")
+def test_a_model_runs_as_long_as_it_was_trained_for_unless_asked_to_stretch(configure):
+    def stretched(*flags: str) -> int:
+        return configure(*flags, architectures=["QWenLMHeadModel"], seq_length=2048).max_model_len
+
+    assert stretched() == 2048, "config.json's max_position_embeddings is 4096"
+    with pytest.raises(ConfigError, match="more than the checkpoint's 2048"):
+        stretched("--max-model-len=4096")
+    assert stretched("--max-model-len=4096", "--allow-long-max-model-len") == 4096
+    assert configure(architectures=["QWenLMHeadModel"]).max_model_len == 4096, "as converted to GGUF"
+
+
 @pytest.mark.row("F-429", "F-989")
 def test_a_model_that_overflows_in_float16_never_runs_in_it(configure):
     def seeing(*flags: str, architecture: str = "MiniCPMV") -> EngineConfig:

@@ -14,11 +14,11 @@ import torch
 from torch.nn import functional
 
 from lsv.config import Topology
-from lsv.errors import CheckpointError, ConfigError
+from lsv.errors import CheckpointError
 from lsv.nn.linear import Column, Row
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import PROMPTS, SCHEDULES, Sequences, compare_decoding, compare_logits, load, run_schedule
-from lsv.worker.load.declared import Declared
+from lsv.worker.load.declared import Declared, declare
 from lsv_cpu import plugin as cpu
 from lsv_models import plugin
 from lsv_quant import plugin as quant
@@ -65,14 +65,20 @@ def linear(t: Tensors, name: str, x):
     return functional.linear(x, t[f"{name}.weight"], t.get(f"{name}.bias"))
 
 
-def qwen(t: Tensors, c: Config, ids: Sequence[int]) -> torch.Tensor:
+def qwen(t: Tensors, c: Config, ids: Sequence[int], prompt: int = 1) -> torch.Tensor:
+    """``prompt`` is the length by which the rope is scaled: there that of the prompt itself."""
     positions, eps, dim = torch.arange(len(ids)), c["layer_norm_epsilon"], c["kv_channels"]
+    stretch = max(1, 2 ** math.ceil(math.log(prompt / c["seq_length"], 2) + 1) - 1) if c["use_dynamic_ntk"] else 1
+    theta = c["rotary_emb_base"] * stretch ** (dim / (dim - 2))
+    growth = [math.log(n, c["seq_length"]) if n > c["seq_length"] else 1.0 for n in range(1, len(ids) + 1)]
     x = t["transformer.wte.weight"][list(ids)]
     for layer in range(c["num_hidden_layers"]):
         at = f"transformer.h.{layer}"
         qkv = linear(t, f"{at}.attn.c_attn", rms(x, t[f"{at}.ln_1.weight"], eps))
         q, k, v = (part.unflatten(-1, (-1, dim)) for part in qkv.split(qkv.shape[-1] // 3, dim=-1))
-        q, k = (halves(part, c["rotary_emb_base"], positions) for part in (q, k))
+        q, k = (halves(part, theta, positions) for part in (q, k))
+        if c["use_logn_attn"]:
+            q = q * torch.tensor(growth)[:, None, None]
         x = x + linear(t, f"{at}.attn.c_proj", attend(q, k, v))
         normed = rms(x, t[f"{at}.ln_2.weight"], eps)
         inner = linear(t, f"{at}.mlp.w1", normed) * functional.silu(linear(t, f"{at}.mlp.w2", normed))
@@ -309,9 +315,31 @@ def test_a_small_baichuan_has_a_rope(publish, catalog):
     torch.testing.assert_close(logits, baichuan(tensors, keys, PROMPTS[3]), rtol=1e-4, atol=1e-3)
 
 
-def test_qwen_is_refused_where_it_would_scale_attention(publish):
-    with pytest.raises(ConfigError, match="--max-model-len 512"):
-        publish("qwen", "QWenLMHeadModel", QWEN, max_len=1024)
+@pytest.mark.row("F-636")
+@pytest.mark.parametrize("change", [{}, {"use_logn_attn": False}, {"use_dynamic_ntk": False}])
+def test_qwen_beyond_its_trained_length_equals_its_definition(change, publish, catalog, caplog):
+    keys, longest = {**QWEN, "seq_length": 16, **change}, 64
+    tensors, config = publish("qwen", "QWenLMHeadModel", keys, max_model_len=longest)
+    declared = load(config, catalog)
+    warned = f"inputs of up to 16 tokens are rotated by dynamic NTK for {longest} tokens, too: --max-model-len 16"
+    assert (warned in caplog.text) is keys["use_dynamic_ntk"]
+    expected = {sequence: qwen(tensors, keys, ids, longest) for sequence, ids in PROMPTS.items()}
+    found = [
+        compare_logits(name, run_schedule(Sequences(declared), schedule), expected)
+        for name, schedule in SCHEDULES.items()
+    ]
+    found.append(compare_decoding(Sequences(declared), lambda _, ids: qwen(tensors, keys, ids, longest)))
+    assert all(one.error <= 1e-4 and one.same_tokens for one in found), found
+    as_published = [torch.equal(qwen(tensors, keys, ids, len(ids)), expected[one]) for one, ids in PROMPTS.items()]
+    scaled = keys["use_dynamic_ntk"]
+    assert as_published == [True, True, not scaled, not scaled], "prompts of 45, 1, 19 and 8 tokens"
+
+
+@pytest.mark.parametrize("max_model_len", [16, 64])
+def test_qwen_has_kernels_where_queries_do_not_grow(max_model_len, publish, catalog):
+    _, config = publish("qwen", "QWenLMHeadModel", {**QWEN, "seq_length": 16}, max_model_len=max_model_len)
+    grows = [".log_n" in layer.spec().op for layer in declare(config, catalog).model.layers]
+    assert grows == [max_model_len > 16] * 2
 
 
 @pytest.mark.parametrize("counts", [[1], [1, 3], [2, "4"]])

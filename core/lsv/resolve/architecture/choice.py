@@ -89,6 +89,7 @@ def _as_half(model: ModelOffer, half: Served | None) -> ModelOffer:
         unstable=own.unstable,
         block_size=own.block_size,
         positions=own.positions,
+        length_key=own.length_key,
         unused_positions=own.unused_positions,
         stop_tokens=own.stop_tokens,
     )

@@ -34,7 +34,7 @@ OFFERS = (
     _offer("seed_oss", "rms.seed_oss:SeedOss", "SeedOssForCausalLM", "SeedOssModel"),
     _offer("hunyuan", "rms.hunyuan:Hunyuan", "HunYuanDenseV1ForCausalLM", "HunYuanDenseV1Model"),
     _offer("ernie4_5", "rms.ernie:Ernie45", "Ernie4_5ForCausalLM", "Ernie4_5Model"),
-    _offer("qwen", "rms.qwen:QWen", "QWenLMHeadModel"),
+    ModelOffer("qwen", ("QWenLMHeadModel",), "lsv_models.rms.qwen:QWen", _TASKS, length_key="seq_length"),
     _offer("internlm", "rms.internlm:InternLM", "InternLMForCausalLM"),
     _offer("internlm2", "rms.internlm:InternLM2", "InternLM2ForCausalLM"),
     _offer("internlm3", "rms.internlm:InternLM3", "InternLM3ForCausalLM", "InternLM3Model"),
