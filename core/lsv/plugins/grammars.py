@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lsv.config import Choices
 from lsv.errors import BadRequest, ConfigError
 from lsv.offers import GrammarOffer
 from lsv.plugins.catalog import Catalog
@@ -10,13 +11,16 @@ _PARAM = "structured_outputs"
 _ANY = "auto"
 
 
-def choose_backend(catalog: Catalog, name: str) -> str | None:
+def choose_backend(catalog: Catalog, name: str, choices: Choices) -> str | None:
     """The back end that an operator wants: for ``"auto"`` the best one, None where there is none.
 
     Raises ``ConfigError`` for a name that nobody offers.
     """
     if name != _ANY:
-        return _find(catalog, name).name
+        found = _find(catalog, name).name
+        if found != name:
+            choices.note("guided_decoding_backend", found, f"it does the work of {name}")
+        return found
     best = max(catalog.offers(GrammarOffer), key=lambda offer: offer.rank, default=None)
     return None if best is None else best.name
 

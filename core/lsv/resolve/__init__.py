@@ -130,7 +130,7 @@ def _resolve(settings: Settings, plugins: Plugins, folder: Path | None = None) -
         enforce_eager=settings["enforce_eager"] or not cached,
         **_share_memory(settings),
         max_logprobs=settings["max_logprobs"],
-        grammars=choose_backend(catalog, grammar_backend(settings)),
+        grammars=choose_backend(catalog, grammar_backend(settings), choices),
         logits_processors=settings["logits_processors"],
         adapters=adapter_options(settings, catalog.offers(ModelAlias)),
         vocab_size=read_vocab_size(checkpoint),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
+from lsv.config import Choices
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Finish, Submit, Update
 from lsv.errors import BadRequest, ConfigError, LsvError, from_record
@@ -250,7 +251,7 @@ def make_compiler(backends: dict[str, Backend], monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("lsv.grammars.compiler.Tokenizer.of", lambda config: None)
 
     def make(**given: float) -> GrammarCompiler:
-        compiler = GrammarCompiler(catalog, engine_config(grammars=choose_backend(catalog, "auto")), **given)
+        compiler = GrammarCompiler(catalog, engine_config(grammars=choose_backend(catalog, "auto", Choices())), **given)
         compiler.vocab_size = 128
         return compiler
 
@@ -280,15 +281,18 @@ def test_the_best_back_end_compiles_unless_another_is_named(make_compiler, backe
 
 @pytest.mark.row("F-249")
 def test_an_operator_chooses_the_back_end():
-    catalog = catalog_of(Manifest)
-    assert choose_backend(catalog, "auto") == "best"
-    assert choose_backend(catalog, "plain") == "plain"
-    assert choose_backend(catalog, "other") == "best"
+    catalog, choices = catalog_of(Manifest), Choices()
+    assert choose_backend(catalog, "auto", choices) == "best"
+    assert choose_backend(catalog, "plain", choices) == "plain"
+    assert choices.reasons == []
+    assert choose_backend(catalog, "other", choices) == "best"
+    (reason,) = choices.reasons
+    assert (reason.value, reason.why) == ("best", "it does the work of other")
     assert find_backend(catalog, "auto", "plain").name == "plain"
     assert find_backend(catalog, "other", "plain").name == "best"
     with pytest.raises(ConfigError, match="nobody"):
-        choose_backend(catalog, "nobody")
-    assert choose_backend(catalog_of(), "auto") is None
+        choose_backend(catalog, "nobody", choices)
+    assert choose_backend(catalog_of(), "auto", choices) is None
     with pytest.raises(BadRequest, match="no plugin"):
         find_backend(catalog_of(), None, None)
 
