@@ -18,6 +18,7 @@ from lsv.kv.spec import KVGroup, KVKind, KVSpec
 if TYPE_CHECKING:
     import torch
 
+    from lsv.attention.pattern import BlockPattern
     from lsv.platform import Device
 
 Int32s = npt.NDArray[np.int32]
@@ -61,6 +62,9 @@ class AttentionLayer:
     """[heads, distances]: added to scores, by how many tokens a key is before its query; the last ones are also those
     of all further keys. Causal layers alone have them.
     """
+
+    pattern: BlockPattern | None = None
+    """Which of the tokens before it a query sees; None for all. Causal layers alone have one."""
 
     group: int = 0
     """Index of the KV group, and so of the block table."""

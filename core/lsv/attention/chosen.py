@@ -1,4 +1,5 @@
-"""Attention to some of the tokens of a row, which the model chooses for every query: in plain torch.
+"""Attention to some of the tokens of a row, which the model or a layer's pattern chooses for every query: in plain
+torch.
 
 ``lengths`` and what is attended to are as a backend gives them (``AttentionBackend.lengths`` and ``gather``).
 """
@@ -6,10 +7,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
-from lsv.attention import AttentionLayer, Int32s
+from lsv.attention import AttentionBackend, AttentionLayer, Int32s
 
 Lengths = tuple[Int32s, Int32s]
 Choose = Callable[[slice, slice], torch.Tensor]
@@ -45,6 +47,30 @@ def attend_chosen(
 ) -> torch.Tensor:
     """As ``attend_where``; ``chosen`` is bool [T, C]."""
     return attend_where(q, k, v, lambda tokens, gathered: chosen[tokens, gathered], lengths, layer)
+
+
+def attend_pattern(
+    backend: AttentionBackend,
+    q: torch.Tensor,
+    k: torch.Tensor | None,
+    v: torch.Tensor | None,
+    layer: AttentionLayer,
+    cache: Any | None,
+    plan: Any,
+) -> torch.Tensor:
+    """``AttentionBackend.attend`` to the layer's pattern, for a backend that gathers."""
+    pattern, lengths = layer.pattern, backend.lengths(plan)
+    assert pattern is not None, "the layer has no pattern"
+    keys, values = backend.gather(k, v, layer, cache, plan)
+    positions = torch.zeros(len(q), dtype=torch.int64, device=q.device)
+    for tokens, gathered in each_row(lengths):
+        count, length = tokens.stop - tokens.start, gathered.stop - gathered.start
+        positions[tokens] = torch.arange(length - count, length, device=q.device)
+
+    def choose(tokens: slice, gathered: slice) -> torch.Tensor:
+        return pattern.see(positions[tokens], gathered.stop - gathered.start, layer.heads)
+
+    return attend_where(q, keys, values, choose, lengths, layer)
 
 
 def attend_where(

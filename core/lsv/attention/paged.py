@@ -26,6 +26,10 @@ class PagedBackend(ABC):
     biased: bool = False
     """Whether it adds ``AttentionLayer.biases``; otherwise layers that have some are refused."""
 
+    sparse: bool = False
+    """Whether queries may see the blocks of a pattern alone (``AttentionLayer.pattern``); otherwise layers with one are
+    refused."""
+
     shares_values: bool = False
     """Whether values may be features of keys (``AttentionLayer.value_dim``), which are then stored once."""
 
@@ -60,6 +64,8 @@ class PagedBackend(ABC):
             return "it does not give a model its cached keys, of which this one chooses some for every token"
         if layer.biases is not None and not self.biased:
             return "it has no biases by distance"
+        if layer.pattern is not None and not (self.sparse and layer.causal and not layer.mutual):
+            return f"it has no block-sparse attention; a --max-model-len of at most {layer.pattern.full} does without"
         if layer.mutual and not self.mutual:
             return (
                 "the tokens of an image see one another, which it has no rows for (--hf-overrides "

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from lsv.attention import AttentionLayer, values_of
+from lsv.attention.pattern import BlockPattern
 from lsv.platform import Device
 
 Floats = npt.NDArray[np.float64]
@@ -23,7 +24,8 @@ Int64s = npt.NDArray[np.int64]
 HEAD_DIMS = (64, 128, 80, 32, 96, 256)
 RATIOS = (7, 1, 4, 2, 8)
 FEATURES = ("plain", "window", "soft_cap", "sinks", "alibi", "window+sinks", "window+soft_cap", "values_in_keys")
-"""What every backend has or refuses; those that have them are also asked for ``"biases"``."""
+"""What every backend has or refuses; those that have them are also asked for ``"biases"`` and
+``"pattern"``."""
 _TOLERANCE = {"float32": 5e-5, "float16": 4e-3, "bfloat16": 3e-2}
 _COARSENESS = {torch.float8_e4m3fn: 0.3, torch.float8_e5m2: 0.6, torch.int8: 0.05}
 """How far a quantised cache may move outputs away from those of the cache it stands for."""
@@ -152,12 +154,23 @@ def expect(request: Request, positions: Int64s, length: int, layer: AttentionLay
         if layer.biases is not None:
             biases = layer.biases[head].double().cpu().numpy()
             scores += biases[distance.clip(0, len(biases) - 1)]
-        scores[hidden] = -np.inf
+        scores[hidden if layer.pattern is None else hidden | _skipped(layer.pattern, head, positions, length)] = -np.inf
         sink = -np.inf if layer.sinks is None else float(layer.sinks[head])
         peak = np.maximum(scores.max(axis=1, keepdims=True), sink)
         weights = np.exp(scores - peak)
         out[:, head] = weights @ v[:, kv_head] / (weights.sum(axis=1, keepdims=True) + np.exp(sink - peak))
     return out
+
+
+def _skipped(pattern: BlockPattern, head: int, positions: Int64s, length: int) -> npt.NDArray[np.bool_]:
+    """Which keys [positions, length] a head's queries do not see, token by token."""
+
+    def skips(query: int, key: int) -> bool:
+        block = key // pattern.size
+        near = query // pattern.size - block < pattern.local
+        return not near and (block + (pattern.first_head + head) * pattern.shift + 1) % pattern.stride != 0
+
+    return np.array([[skips(query, key) for key in range(length)] for query in positions.tolist()], bool)
 
 
 def as_kept(request: Request, layer: AttentionLayer, case: AttentionCase) -> Request:
@@ -199,6 +212,7 @@ def make_layer(case: AttentionCase, device: Device) -> AttentionLayer:
         biases=torch.stack([spread * (one % 3 - 1.5) for one in range(2 * case.block_size)], 1)
         if "biases" in parts
         else None,
+        pattern=BlockPattern(size=5, local=2, stride=3, shift=2, first_head=1) if "pattern" in parts else None,
         place=1,
         key_scale=0.5 if case.kv_dtype != "auto" else 1.0,
         value_scale=0.25 if case.kv_dtype != "auto" else 1.0,

@@ -61,7 +61,7 @@ class DenseAttention(PagedBackend):
     """Every layer has pages of its own, so groups can't disturb each other. Without a device they are on the host."""
 
     cuts_rows = gathers = mutual = True
-    biased = shares_values = True
+    biased = shares_values = sparse = True
 
     def make_cache(self, spec: CacheSpec, device: Device | None) -> DenseCache:
         where = "cpu" if device is None else device.torch_device
@@ -172,6 +172,9 @@ def attend_dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Atten
         before = -_distance(len(q), len(k), q.device)
         scores = scores + layer.biases.float()[:, before.clamp(0, layer.biases.shape[1] - 1)]
     scores = scores.masked_fill(~visible, -torch.inf)
+    if layer.pattern is not None:
+        positions = torch.arange(len(k) - len(q), len(k), device=q.device)
+        scores = scores.masked_fill(~layer.pattern.see(positions, len(k), layer.heads), -torch.inf)
     if layer.sinks is not None:
         sinks = layer.sinks.float()[:, None, None].expand(-1, len(q), 1)
         weights = torch.softmax(torch.cat((scores, sinks), dim=-1), dim=-1)[..., :-1]

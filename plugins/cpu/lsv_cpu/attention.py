@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, Int32s
+from lsv.attention.chosen import attend_pattern
 from lsv.attention.paged import PagedBackend
 from lsv.attention.plan import row_starts
 from lsv.kv.spec import KVGroup
@@ -112,7 +113,7 @@ class CpuAttention(PagedBackend):
     """
 
     cuts_rows = gathers = mutual = True
-    biased = shares_values = True
+    biased = shares_values = sparse = True
 
     def __init__(self, library: ctypes.CDLL | None = None) -> None:
         self._library = library or native.library()
@@ -148,6 +149,8 @@ class CpuAttention(PagedBackend):
         cache: KVCache | None,
         plan: CpuAttentionPlan,
     ) -> torch.Tensor:
+        if layer.pattern is not None:
+            return attend_pattern(self, q, k, v, layer, cache, plan)
         if self._library is None:
             return reference.attend(q, k, v, layer, cache, plan.starts, plan.context, plan.tables)
         assert cache is None or cache.dtype in (q.dtype, *FORMS), "the cache and the step differ in dtype"

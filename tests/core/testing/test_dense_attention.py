@@ -11,7 +11,10 @@ from lsv.testing.attention import AttentionCase, attention_cases, check_attentio
 from lsv.testing.dense_attention import DenseAttention, attend_dense
 
 DIM = 8
-CASES = attention_cases((4, 16), ("float32", "bfloat16"), head_dims=(64, 33))
+CASES = (
+    *attention_cases((4, 16), ("float32", "bfloat16"), head_dims=(64, 33)),
+    *attention_cases((4, 16), ("float32",), head_dims=(64,), ratios=(1, 2), features=("pattern",)),
+)
 
 
 def layer(heads=4, kv_heads=2, **changes):

@@ -21,7 +21,7 @@ DTYPES = ("bfloat16", "float32", "float16")
 (OFFER,) = plugin.lsv_attention()
 CASES = (
     *attention_cases(OFFER.block_sizes, DTYPES),
-    *attention_cases(OFFER.block_sizes, DTYPES, head_dims=(64, 33), ratios=(7, 1), features=("biases",)),
+    *attention_cases(OFFER.block_sizes, DTYPES, head_dims=(64, 33), ratios=(7, 1), features=("biases", "pattern")),
 )
 KV_DTYPES = ("float8_e4m3fn", "float8_e5m2", "int8")
 QUANTISED = attention_cases(

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from lsv import LLM, SamplingParams
 from lsv.config import Topology
 from lsv.devices.collectives import BackendCommunicator, gloo
 from lsv.errors import CheckpointError
@@ -24,6 +25,7 @@ from lsv.worker.load.declared import declare
 from lsv.worker.load.loaded import fill, open_source
 from lsv_models import plugin
 from lsv_quant import plugin as quant
+from suite.interpreter import quicken
 
 UNUSED = [5, *range(300, 320)]
 KEYS = {
@@ -132,7 +134,7 @@ def test_phi3_small_equals_its_definition(case, publish, catalog):
     keys = {**KEYS, **CASES[case]}
     tensors, config = publish("phi3small", "Phi3SmallForCausalLM", keys)
     declared = load(config, catalog)
-    assert [layer.gathered for layer in declared.layers] == [
+    assert [layer.pattern is not None for layer in declared.layers] == [
         case != "full" and (layer != 1 or case == "no dense layer") for layer in range(3)
     ]
 
@@ -152,12 +154,32 @@ def test_phi3_small_equals_its_definition(case, publish, catalog):
 def test_blocks_matter_only_beyond_the_local_ones(publish, catalog):
     tensors, config = publish("phi3small", "Phi3SmallForCausalLM", KEYS)
     within = load(msgspec.structs.replace(config, max_model_len=8), catalog)
-    assert not any(layer.gathered for layer in within.layers)
+    assert not any(layer.pattern for layer in within.layers)
     full = {**KEYS, "dense_attention_every_n_layers": 1}
     for count, same in ((8, True), (9, False)):
         ids = PROMPTS[0][:count]
         unlike = phi3_small(tensors, KEYS, ids) - phi3_small(tensors, full, ids)
         assert (float(unlike.abs().max()) < 1e-5) is same
+
+
+@pytest.mark.row("F-633")
+@pytest.mark.parametrize("backend", ["torch-paged", pytest.param("triton-paged", marks=pytest.mark.slow)])
+def test_an_emulated_gpu_gives_the_tokens_of_a_cpu(backend, publish, tmp_path):
+    """Prompts of up to 50 tokens, of which 8 are local; in two chunks, then decoded."""
+    quicken()
+    publish("phi3small", "Phi3SmallForCausalLM", KEYS)
+    prompts = [{"prompt_token_ids": [(7 * place) % 256 for place in range(length)]} for length in (50, 19)]
+    params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True, logprobs=1)
+
+    def answer(**options):
+        given = {"dtype": "float32", "max_model_len": 64, "max_num_batched_tokens": 48, "skip_tokenizer_init": True}
+        with LLM(str(tmp_path), **given, **options) as llm:
+            found = [one.outputs[0] for one in llm.generate(prompts, params, use_tqdm=False)]
+            return [one.token_ids for one in found], [one.cumulative_logprob for one in found]
+
+    emulated = {"platform": "cuda", "emulate": True, "triton_interpret": True, "enforce_eager": True, "max_num_seqs": 2}
+    tokens, sums = answer(platform="cpu")
+    assert answer(**emulated, attention_backend=backend) == (tokens, pytest.approx(sums, abs=1e-4))
 
 
 def test_unused_ids_are_those_of_the_tokenizer(publish, catalog):

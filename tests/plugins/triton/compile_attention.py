@@ -22,6 +22,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 
 from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, token_bytes
+from lsv.attention.pattern import BlockPattern
 from lsv.kv.spec import KVGroup
 from lsv_triton import device_table
 from lsv_triton.attention.backend import TritonAttention
@@ -31,6 +32,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "plain": {},
     "window": {"window": 70},
     "reading": {"causal": False, "window": 70},
+    "pattern": {"pattern": BlockPattern(size=64, local=16, stride=8, shift=1)},
     "biases": {"biases": torch.zeros(64, 40)},
     "all": {"window": 70, "soft_cap": 5.0, "sinks": torch.zeros(64), "alibi": torch.zeros(64)},
 }
@@ -62,7 +64,7 @@ def compile_case(place: Any, launches: str, dtype: str, head_dim: str, ratio: st
         k = torch.zeros(sum(query), kv_heads, dim, dtype=floats)
         backend.attend(q, k, k, layer, cache, plan)
     if every:
-        backend.attend(q, k, k, replace(layer, causal=False), None, plan)
+        backend.attend(q, k, k, layer if layer.pattern else replace(layer, causal=False), None, plan)
 
 
 def make_target(architecture: str) -> GPUTarget:

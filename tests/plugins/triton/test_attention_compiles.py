@@ -16,7 +16,7 @@ from lsv.testing.attention import cover_pairs
 SHARED = {"90": 232448, "80": 166912, "86": 101376, "75": 65536, "gfx942": 65536}
 """Bytes of shared memory that a program may have."""
 KINDS = {"90": "hopper", "80": "ampere", "86": "ada", "75": "small", "gfx942": "small"}
-ONE = [("bfloat16", "128", "4", "bfloat16", "plain")]
+ONE = [("bfloat16", "128", "4", "bfloat16", feature) for feature in ("plain", "pattern")]
 MANY = [
     (dtype, dim, ratio, dtype if stored == "auto" else stored, feature)
     for dtype, dim, ratio, stored, feature in cover_pairs(
@@ -25,7 +25,7 @@ MANY = [
             ("128", "64", "80", "256"),
             ("4", "1", "7"),
             ("auto", "float8_e4m3fn", "float8_e5m2", "int8"),
-            ("plain", "all", "reading"),
+            ("plain", "all", "reading", "pattern"),
         )
     )
 ]

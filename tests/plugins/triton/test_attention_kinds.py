@@ -1,4 +1,4 @@
-"""Triton attention to layers of rarer kinds: values in keys, biases by distance."""
+"""Triton attention to layers of rarer kinds: values in keys, biases by distance, patterns of blocks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lsv.platform import Device
 from lsv.testing.attention import AttentionCase, attention_cases, check_attention, check_row_invariance
 from lsv_triton.attention.backend import TritonAttention
 
-KINDS = ("values_in_keys", "biases")
+KINDS = ("values_in_keys", "biases", "pattern")
 CASES = attention_cases(
     (16,), ("float32",), head_dims=(40,), ratios=(3,), features=KINDS, kv_dtypes=("auto", "int8")
 )  # fmt: skip

@@ -30,7 +30,7 @@ def cases(block_sizes: Sequence[int]) -> list[AttentionCase]:
         features=("plain", "window+sinks", "window+soft_cap", "alibi", "values_in_keys"),
         kv_dtypes=("float8_e4m3fn", "float8_e5m2", "int8"),
     )
-    biased = attention_cases(block_sizes, DTYPES, head_dims=(64, 33), ratios=(7, 1), features=("biases",))
+    biased = attention_cases(block_sizes, DTYPES, head_dims=(64, 33), ratios=(7, 1), features=("biases", "pattern"))
     return [*attention_cases(block_sizes, DTYPES), *biased, *quantised]
 
 

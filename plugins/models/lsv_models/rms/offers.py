@@ -18,7 +18,7 @@ OFFERS = (
         ("Phi3SmallForCausalLM",),
         "lsv_models.rms.phi3small:Phi3Small",
         _TASKS,
-        note="more than 1,024 tokens on CPUs alone",
+        note="more than 1,024 tokens not on Gaudi",
     ),
     _offer("glm", "rms.glm:Glm", "GlmForCausalLM", "GlmModel"),
     _offer("glm4", "rms.glm:Glm4", "Glm4ForCausalLM", "Glm4Model"),

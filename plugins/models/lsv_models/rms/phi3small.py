@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from lsv.attention.chosen import attend_where
+from lsv.attention.pattern import BlockPattern
 from lsv.errors import CheckpointError
 from lsv.nn.attention import Attention, Heads
 from lsv.nn.config import DecoderConfig
@@ -34,60 +34,25 @@ _UNUSED = (*range(100258, 100261), 100256, 100264, 100265, *range(100267, 100352
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blocks:
-    """Tokens in blocks of ``size``: a token sees the last ``local`` ones and of those before every ``stride``-th."""
-
-    size: int
-    local: int
-    stride: int
-    shift: int
-    """By how many blocks a head sees other ones than the head before."""
-
-    @property
-    def full(self) -> int:
-        """Up to how many tokens every token sees all before it."""
-        return self.local * self.size
-
-    def see(self, heads: torch.Tensor, queries: torch.Tensor, count: int) -> torch.Tensor:
-        """Which of ``count`` tokens those at ``queries`` int64 [T] see in each of ``heads`` int64 [heads], by their
-        numbers in the whole model: bool [heads, T, count].
-        """
-        keys = torch.arange(count, device=queries.device)
-        block, asking = keys // self.size, queries[:, None] // self.size
-        stripes = (block + heads[:, None] * self.shift + 1) % self.stride == 0
-        return ((asking - block < self.local) | stripes[:, None]) & (keys <= queries[:, None])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Phi3SmallConfig(DecoderConfig):
     """The numbers of a Phi-3-small."""
 
     limit: float | None
     """Bounds the gate from above and what it gates on both sides."""
-    blocks: Blocks | None
+    pattern: BlockPattern | None
     """None for full attention."""
 
 
 class BlockSparseAttention(Attention):
-    """Attention to blocks, in plain torch: x [T, hidden] -> [T, hidden]."""
+    """Attention to the blocks of a pattern: x [T, hidden] -> [T, hidden]."""
 
     variation: ClassVar[str] = "block_sparse"
 
     def __init__(self, w: Weights, c: Phi3SmallConfig, layer: int, rope: Rope | None, **given: Any) -> None:
         super().__init__(w, c, layer, rope, **given)
-        assert c.blocks is not None
-        self.blocks, self.numbers = c.blocks, torch.arange(*Heads(w, c).queries, device=w.device)
-        self.layer = replace(self.layer, gathered=True)
-
-    def reference(self, x: torch.Tensor, step: Step) -> torch.Tensor:
-        q, k, v = self.make_heads(x, step)
-        plan = step.attention[self.layer.group]
-        keys, values = step.backend.gather(k, v, self.layer, step.cache, plan)
-
-        def choose(tokens: slice, gathered: slice) -> torch.Tensor:
-            return self.blocks.see(self.numbers, step.positions[0][tokens], gathered.stop - gathered.start)
-
-        return self.project(attend_where(q, keys, values, choose, step.backend.lengths(plan), self.layer), x)
+        assert c.pattern is not None
+        first, _ = Heads(w, c).queries
+        self.layer = replace(self.layer, pattern=replace(c.pattern, first_head=first))
 
 
 class Gegelu(GatedActivation):
@@ -130,7 +95,7 @@ class Phi3SmallLayer(LlamaLayer):
         self, w: Weights, c: DecoderConfig, layer: int, rope: Rope | None, kind: type[Attention], **more: Any
     ) -> Any:
         assert isinstance(c, Phi3SmallConfig)
-        return super().make_attention(w, c, layer, rope, BlockSparseAttention if c.blocks else kind, **more)
+        return super().make_attention(w, c, layer, rope, BlockSparseAttention if c.pattern else kind, **more)
 
 
 class MaskedHead(nn.Module):
@@ -182,30 +147,30 @@ class Phi3Small(DenseDecoder):
             "logit_divisor": keys.maybe("mup_width_multiplier", float) or 1.0,
         }
         limit = keys.maybe("gegelu_limit", float)
-        return Phi3SmallConfig(**own, limit=limit, blocks=self._read_blocks(keys, c.heads))
+        return Phi3SmallConfig(**own, limit=limit, pattern=self._read_pattern(keys, c.heads))
 
-    def _read_blocks(self, keys: Keys, heads: int) -> Blocks | None:
+    def _read_pattern(self, keys: Keys, heads: int) -> BlockPattern | None:
         """None where the longest input is no longer than what every token sees."""
         stride = keys.count("blocksparse_vert_stride", 8)
-        blocks = Blocks(
+        pattern = BlockPattern(
             size=keys.count("blocksparse_block_size", 64),
             local=keys.count("blocksparse_num_local_blocks", 16),
             stride=stride,
             shift=0 if keys.take("blocksparse_homo_head_pattern", bool, False) else max(1, stride // heads),
         )
-        if self.max_len <= blocks.full:
+        if self.max_len <= pattern.full:
             return None
         log.warning(
-            "attention to blocks is computed in plain torch, and not by every attention backend: with --max-model-len "
-            "%d all attention is full, and has kernels",
-            blocks.full,
+            "layers have block-sparse attention, which is slower and not in every attention backend: with "
+            "--max-model-len %d all attention is full",
+            pattern.full,
         )
-        return blocks
+        return pattern
 
     def of_layer(self, c: DecoderConfig, layer: int) -> DecoderConfig:
         assert isinstance(c, Phi3SmallConfig)
         dense = self.dense_every and (layer + 1) % self.dense_every == 0
-        return replace(c, blocks=None) if dense else c
+        return replace(c, pattern=None) if dense else c
 
 
 def _read_scale(keys: Keys, head_dim: int) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -38,7 +39,7 @@ class TritonAttention(PagedBackend):
     the contexts of the rows.
     """
 
-    captures_prompts = biased = shares_values = mutual = True
+    captures_prompts = biased = shares_values = mutual = sparse = True
 
     def __init__(self) -> None:
         self._tilings: dict[int, Tiling] = {}
@@ -202,12 +203,15 @@ def _attend(
     }
     sinks = q if layer.sinks is None else layer.sinks
     biases = q if layer.biases is None else layer.biases
+    phases, pattern = _pattern(layer)
     attend_tiles[sizes.units, layer.kv_heads](
         q, out, parts, *source.tensors, sinks, q if layer.alibi is None else layer.alibi, biases, units,
         plan.starts, plan.context, plan.tables, plan.rows, room, plan.tables.stride(0), biases.shape[1],
+        *phases,
         *q.stride()[:2], *source.strides, *_scales(layer, source), source.value_unit,
         BLOCK=source.block, PAGED=source.paged, FORM=source.form, CAUSAL=layer.causal, WINDOW=layer.window or 0,
         CAP=bool(layer.soft_cap), ALIBI=layer.alibi is not None, BIASED=layer.biases is not None,
+        **pattern,
         DECODING=plan.decoding and not planned, PLANNED=planned, CUT=bool(room),
         SEGMENT=tile.sizes["segment"], DOUBLING=tile.sizes["doubling"], ROWS=tile.rows, KEYS=tile.keys,
         DOT=_DOTS[q.dtype], **shared, num_warps=tile.warps, num_stages=tile.sizes.stages,
@@ -218,6 +222,15 @@ def _attend(
             LANES=triton.next_power_of_2(ratio), AHEAD=_AHEAD, **shared, num_warps=tile.sizes.warps,
         )  # fmt: skip
     return out[..., : layer.value_dim]
+
+
+def _pattern(layer: AttentionLayer) -> tuple[tuple[int, int], Mapping[str, int]]:
+    """The phase of the first head's pattern, and from each head to the next; and the sizes of its blocks."""
+    pattern = layer.pattern
+    if pattern is None:
+        return (0, 0), {"SIZE": 0, "LOCAL": 0, "STRIDE": 1}
+    phases = (pattern.first_head * pattern.shift + 1, pattern.shift)
+    return phases, {"SIZE": pattern.size, "LOCAL": pattern.local, "STRIDE": pattern.stride}
 
 
 def _scales(layer: AttentionLayer, source: _Keys) -> tuple[float, float]:

@@ -32,9 +32,11 @@ def _row_of(index, starts, rows, SIZE: tl.constexpr, GAP: tl.constexpr):
 
 
 @triton.jit
-def _tile_of(tile, starts, rows, QUERIES: tl.constexpr, DECODING: tl.constexpr):
+def _tile_of(tile, unit, starts, rows, QUERIES: tl.constexpr, DECODING: tl.constexpr, PLANNED: tl.constexpr):
     """The row of a tile, and which of its tokens is the tile's first."""
-    if DECODING:
+    if PLANNED:
+        row, first = tl.load(unit), tl.load(unit + 1)
+    elif DECODING:
         row, first = tile, 0
     else:
         row = _row_of(tile, starts, rows, QUERIES, 1)
@@ -117,6 +119,14 @@ def _finish(peak, total, acc, sinks, head, there, value_scale, SINKS: tl.constex
 
 
 @triton.jit
+def _chosen(position, at, phase, SIZE: tl.constexpr, LOCAL: tl.constexpr, STRIDE: tl.constexpr):
+    """Which keys ``at`` [KEYS] are in blocks that queries [ROWS] see: the last ones, and every ``STRIDE``-th."""
+    block = at // SIZE
+    near = (position // SIZE)[:, None] - block[None, :] < LOCAL
+    return near | ((block[None, :] + phase[:, None]) % STRIDE == 0)
+
+
+@triton.jit
 def _load(places, there, MASKED: tl.constexpr):
     """What is there, 0 for the rest; without ``MASKED`` all of it is."""
     if MASKED:
@@ -129,13 +139,14 @@ def _load(places, there, MASKED: tl.constexpr):
 @triton.jit
 def _pass_keys(
     peak, total, acc,
-    q, position, slope, biases, distances,
+    q, position, slope, biases, distances, phase,
     keys, values, key_scales, value_scales, table, origin,
     low, high, begin, end,
     scale, cap,
     page_stride, key_stride, value_stride, scale_page_stride,
     MASKED: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr, PAGED: tl.constexpr, FORM: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, BIASED: tl.constexpr,
+    SIZE: tl.constexpr, LOCAL: tl.constexpr, STRIDE: tl.constexpr,
     KEYS: tl.constexpr, SPAN: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """A part with keys [low, high) added for queries [ROWS, SPAN]; without ``MASKED`` every query sees all of them."""
@@ -143,6 +154,9 @@ def _pass_keys(
     for first in range(low, high, KEYS):
         at = first + tl.arange(0, KEYS)
         inside = (at >= begin) & (at < end) if MASKED else at >= 0
+        if SIZE > 0:  # keys that no query of the tile sees are not even loaded
+            chosen = _chosen(position, at, phase, SIZE, LOCAL, STRIDE)
+            inside = inside & (tl.max(chosen.to(tl.int32), axis=0) > 0)
         if PAGED:
             page = _load(table + at // BLOCK, inside, MASKED).to(tl.int64)
             key_at = page * page_stride + (at % BLOCK) * DIM
@@ -172,6 +186,8 @@ def _pass_keys(
                 visible = visible & (distance >= 0)
             if WINDOW > 0:
                 visible = visible & (tl.abs(distance) < WINDOW)
+            if SIZE > 0:
+                visible = visible & chosen
             score = tl.where(visible, score, float("-inf"))
         top = tl.maximum(peak, tl.max(score, axis=1))
         base = tl.where(top == float("-inf"), 0.0, top)
@@ -187,13 +203,14 @@ def _pass_keys(
 
 @triton.jit
 def _pass_segment(
-    q, position, slope, biases, distances,
+    q, position, slope, biases, distances, phase,
     keys, values, key_scales, value_scales, table, origin,
     low, high, begin, end, whole_from, whole_to,
     scale, cap,
     page_stride, key_stride, value_stride, scale_page_stride,
     DIM: tl.constexpr, BLOCK: tl.constexpr, PAGED: tl.constexpr, FORM: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, BIASED: tl.constexpr,
+    SIZE: tl.constexpr, LOCAL: tl.constexpr, STRIDE: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, SPAN: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """The part of keys [low, high) for queries [ROWS, SPAN]; of these, ones outside [begin, end) are nobody's, and
@@ -202,27 +219,27 @@ def _pass_segment(
     whole_from = tl.minimum(tl.maximum(whole_from, low), high)
     whole_to = tl.maximum(tl.minimum(whole_to, high), whole_from)
     peak, total, acc = _nothing(ROWS, SPAN)
-    if not PAGED:  # while memory is measured: not worth three loops
+    if not PAGED or SIZE > 0:  # while memory is measured: not worth three loops; in a pattern, no tile is everybody's
         whole_from, whole_to = low, low
-    if PAGED and WINDOW > 0:
+    if PAGED and WINDOW > 0 and SIZE == 0:
         peak, total, acc = _pass_keys(
-            peak, total, acc, q, position, slope, biases, distances,
+            peak, total, acc, q, position, slope, biases, distances, phase,
             keys, values, key_scales, value_scales, table, origin,
             low, whole_from, begin, end, scale, cap, page_stride, key_stride, value_stride, scale_page_stride,
-            True, DIM, BLOCK, PAGED, FORM, CAUSAL, WINDOW, CAP, ALIBI, BIASED, KEYS, SPAN, DOT,
+            True, DIM, BLOCK, PAGED, FORM, CAUSAL, WINDOW, CAP, ALIBI, BIASED, SIZE, LOCAL, STRIDE, KEYS, SPAN, DOT,
         )  # fmt: skip
-    if PAGED:
+    if PAGED and SIZE == 0:
         peak, total, acc = _pass_keys(
-            peak, total, acc, q, position, slope, biases, distances,
+            peak, total, acc, q, position, slope, biases, distances, phase,
             keys, values, key_scales, value_scales, table, origin,
             whole_from, whole_to, begin, end, scale, cap, page_stride, key_stride, value_stride, scale_page_stride,
-            False, DIM, BLOCK, PAGED, FORM, CAUSAL, WINDOW, CAP, ALIBI, BIASED, KEYS, SPAN, DOT,
+            False, DIM, BLOCK, PAGED, FORM, CAUSAL, WINDOW, CAP, ALIBI, BIASED, SIZE, LOCAL, STRIDE, KEYS, SPAN, DOT,
         )  # fmt: skip
     peak, total, acc = _pass_keys(
-        peak, total, acc, q, position, slope, biases, distances,
+        peak, total, acc, q, position, slope, biases, distances, phase,
         keys, values, key_scales, value_scales, table, origin,
         whole_to, high, begin, end, scale, cap, page_stride, key_stride, value_stride, scale_page_stride,
-        True, DIM, BLOCK, PAGED, FORM, CAUSAL, WINDOW, CAP, ALIBI, BIASED, KEYS, SPAN, DOT,
+        True, DIM, BLOCK, PAGED, FORM, CAUSAL, WINDOW, CAP, ALIBI, BIASED, SIZE, LOCAL, STRIDE, KEYS, SPAN, DOT,
     )  # fmt: skip
     return peak, total, acc
 
@@ -266,11 +283,13 @@ def attend_tiles(
     context,  # int32 [rows]
     tables,  # int32 [rows, blocks]
     rows, room, table_stride, distances,
+    phase, shift,  # of the first head's pattern, and from each head to the next; with SIZE
     q_stride, q_head_stride,
     page_stride, key_stride, key_head_stride, value_stride, value_head_stride, scale_page_stride,
     scale, cap, value_scale,
     RATIO: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr, PAGED: tl.constexpr, FORM: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, BIASED: tl.constexpr,
+    SIZE: tl.constexpr, LOCAL: tl.constexpr, STRIDE: tl.constexpr,
     SINKS: tl.constexpr, DECODING: tl.constexpr, PLANNED: tl.constexpr, CUT: tl.constexpr, SEGMENT: tl.constexpr,
     DOUBLING: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, SPAN: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
@@ -280,10 +299,7 @@ def attend_tiles(
     """
     QUERIES: tl.constexpr = ROWS // RATIO
     unit = units + tl.program_id(0) * 5
-    if PLANNED:
-        row, first = tl.load(unit), tl.load(unit + 1)
-    else:
-        row, first = _tile_of(tl.program_id(0), starts, rows, QUERIES, DECODING)
+    row, first = _tile_of(tl.program_id(0), unit, starts, rows, QUERIES, DECODING, PLANNED)
     start = tl.load(starts + row)
     query = tl.load(starts + row + 1) - start
     if first >= query:
@@ -317,11 +333,11 @@ def attend_tiles(
         low = tl.maximum(_border(segment, SEGMENT, DOUBLING), begin // KEYS * KEYS)
         high = tl.minimum(_border(segment + 1, SEGMENT, DOUBLING), end)
         next_peak, next_total, next_acc = _pass_segment(
-            x, position, slope, own_biases, distances,
+            x, position, slope, own_biases, distances, phase + head * shift,
             own_keys, own_values, own_key_scales, own_value_scales, table, origin,
             low, high, begin, end, whole_from, whole_to, scale, cap,
             page_stride, key_stride, value_stride, scale_page_stride,
-            DIM, BLOCK, PAGED, FORM, CAUSAL, WINDOW, CAP, ALIBI, BIASED, ROWS, KEYS, SPAN, DOT,
+            DIM, BLOCK, PAGED, FORM, CAUSAL, WINDOW, CAP, ALIBI, BIASED, SIZE, LOCAL, STRIDE, ROWS, KEYS, SPAN, DOT,
         )  # fmt: skip
         if CUT:
             _keep_part(parts, room, heads, line, kept, next_peak, next_total, next_acc, DIM)

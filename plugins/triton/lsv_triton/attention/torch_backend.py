@@ -26,7 +26,7 @@ Int64s = npt.NDArray[np.int64]
 class TorchAttention(PagedBackend):
     """All arithmetic is float32. Steps in which every row has one token can be captured and replayed."""
 
-    biased = shares_values = mutual = True
+    biased = shares_values = mutual = sparse = True
 
     def make_cache(self, spec: CacheSpec, device: Device) -> KVCache:
         return make_cache(spec, device.torch_device)
@@ -208,6 +208,9 @@ def _attend_densely(tiles: _Tiles, layer: AttentionLayer, k: torch.Tensor, v: to
         scores = scores + biases.unflatten(0, (layer.kv_heads, -1)).movedim(2, 0)
     visible = _visible(distance, tiles.length, layer)
     scores = scores.masked_fill(~visible[:, None, None], -torch.inf)
+    if layer.pattern is not None:
+        chosen = layer.pattern.see(tiles.positions, k.shape[2], layer.heads)
+        scores = scores.masked_fill(~chosen.unflatten(1, (layer.kv_heads, -1)), -torch.inf)
     if layer.sinks is not None:
         sinks = _by_head(layer.sinks, layer).expand(*scores.shape[:-1], 1)
         weights = torch.cat((scores, sinks), dim=-1).softmax(-1)[..., :-1]
