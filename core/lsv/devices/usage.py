@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,8 +34,8 @@ def host_usage(proc: Path = _PROC) -> Usage:
 
 def _read_size(file: Path, name: str) -> int:
     """A size in one of the kernel's lists, in bytes; 0 if the list lacks it."""
-    found = re.search(rf"^{name}:\s+(\d+) kB$", file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
-    return int(found[1]) << 10 if found else 0
+    lines = (line.partition(":") for line in file.read_text(encoding="utf-8", errors="replace").splitlines())
+    return next((int(size.split()[0]) << 10 for found, _, size in lines if found == name), 0)
 
 
 def written(count: int) -> str:
