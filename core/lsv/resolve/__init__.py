@@ -67,7 +67,7 @@ def resolve(settings: Settings, plugins: Plugins) -> EngineConfig:
 
 def _resolve(settings: Settings, plugins: Plugins, folder: Path | None = None) -> EngineConfig:
     """``folder`` takes the place of the settings' model; None for that model."""
-    catalog, choices = plugins.catalog, Choices()
+    catalog, choices, options = plugins.catalog, Choices(), settings.plugin_options()
     name = settings["model"] or default_model(catalog)
     folder = folder or model_folder(name, settings, catalog)
     refuse_foreign(folder, settings["load_format"])
@@ -75,9 +75,7 @@ def _resolve(settings: Settings, plugins: Plugins, folder: Path | None = None) -
     served = resolve_model(folder, overrides, settings, catalog, choices)
     overrides, model = merge(overrides, served.overrides), served.model
     checkpoint = read_config(folder, overrides)
-    platform, device = choose_platform(
-        settings["platform"], settings["emulate"], settings.plugin_options(), catalog, choices
-    )
+    platform, device = choose_platform(settings["platform"], settings["emulate"], options, catalog, choices)
     capabilities = platform.capabilities(device)
     dtype, kv_dtype = _choose_dtypes(settings, checkpoint, capabilities, model, choices)
     backend, asked = settings["attention_backend"], AskedOfAttention(dtype, kv_dtype, settings["block_size"])
@@ -141,7 +139,7 @@ def _resolve(settings: Settings, plugins: Plugins, folder: Path | None = None) -
         reference_ops=settings["reference_ops"],
         **choose_ranks(settings, platform.name, catalog, choices),
         plugins=plugins.names,
-        options=settings.plugin_options(),
+        options=options,
         overrides=overrides,
         reasons=tuple(choices.reasons),
     )
