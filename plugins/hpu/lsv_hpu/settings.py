@@ -15,7 +15,7 @@ from lsv.settings.neutral import neutral
 Strategy = Literal["exp", "lin", "pad"]
 STRATEGIES: Mapping[Strategy, str] = {"exp": "exponential", "lin": "linear", "pad": "padding-aware"}
 
-LINEAR = ("prompt_bs", "prompt_seq", "decode_bs", "decode_block")
+LINEAR = ("prompt_bs", "prompt_seq", "decode_bs", "decode_block", "decode_seq")
 """The dimensions that the linear strategy has settings for."""
 DIMENSIONS = ("prompt_bs", "prompt_seq", "prompt_ctx", "decode_bs", "decode_block")
 
@@ -25,12 +25,14 @@ _MEANINGS = {
     "prompt_ctx": "cache blocks before the new tokens of a prompt",
     "decode_bs": "decoding requests in a step",
     "decode_block": "cache blocks of all decoding requests together",
+    "decode_seq": "tokens of a decoding request, on average; instead of cache blocks",
 }
 _DEFAULTS = {
     "prompt_bs": ("1", "min(max_num_seqs, 32)", "min(max_num_seqs, 64)"),
     "prompt_seq": ("block_size", "block_size", "1024"),
     "decode_bs": ("1", "min(max_num_seqs, 32)", "max_num_seqs"),
     "decode_block": ("block_size", "block_size", "max(128, max_num_seqs * 2048 / block_size)"),
+    "decode_seq": ("block_size", "block_size", "2048"),
 }
 _SWITCHES = {
     "compile_fullgraph": ("VLLM_T_COMPILE_FULLGRAPH", False, "torch.compile: a graph break is an error"),
@@ -123,12 +125,25 @@ def read(options: Mapping[str, OptionValue]) -> HpuOptions:
             raise ConfigError(
                 f"hpu.{name}_buckets and hpu.{both[0]} both give sizes: leave one out", param=f"hpu.{both[0]}"
             )
+    _check_decode_sizes(linear, lists)
     if given.get("skip_warmup") and given.get("full_warmup"):
         raise ConfigError(
             "hpu.full_warmup promises what hpu.skip_warmup leaves out: leave one out", param="hpu.full_warmup"
         )
     plain = {name: given[name] for name in HpuOptions.__struct_fields__ if name in given}
     return msgspec.convert({**plain, "strategy": strategy, "linear": linear, "lists": lists}, HpuOptions)
+
+
+def _check_decode_sizes(linear: Iterable[str], lists: Iterable[str]) -> None:
+    """Raises ``ConfigError`` if decoding steps are sized by tokens of a request and by cache blocks, too."""
+    tokens = next((name for name in linear if name.startswith("decode_seq_")), None)
+    blocks = next((name for name in linear if name.startswith("decode_block_")), None)
+    if blocks is None and "decode_block" in lists:
+        blocks = "decode_block_buckets"
+    if tokens and blocks:
+        raise ConfigError(
+            f"hpu.{tokens} and hpu.{blocks} both size decoding steps: leave one out", param=f"hpu.{tokens}"
+        )
 
 
 def _strategy(given: Mapping[str, OptionValue], default: Strategy) -> Strategy:

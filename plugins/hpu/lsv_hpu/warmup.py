@@ -66,7 +66,7 @@ class BucketPolicy(ShapePolicy):
 
     def describe(self, shape: Shape) -> str:
         phase = "prompt" if shape.kind == PROMPT else shape.kind
-        return f"({phase}, {', '.join(map(str, bucket(shape)))})"
+        return f"({phase}, {', '.join(map(str, self.buckets.label(shape)))})"
 
     def expected(self) -> int:
         return 0 if self._options.skip_warmup else len(self.buckets.prompts) + len(self.buckets.decodes)
@@ -80,7 +80,7 @@ class BucketPolicy(ShapePolicy):
         prompts, decodes = self.buckets.prompts, self.buckets.decodes
         pace = _Pace(len(prompts) + len(decodes))
         for phase, shapes in (("Prompt", prompts), ("Decode", decodes)):
-            for place, shape in enumerate(largest_first(shapes), start=1):
+            for place, shape in enumerate(largest_first(shapes, self.buckets.label), start=1):
                 self._log(phase, f"{place}/{len(shapes)}", shape)
                 yield shape
                 pace.step()
@@ -96,35 +96,21 @@ class BucketPolicy(ShapePolicy):
             ("prompt", "decode"), summary, (self.buckets.prompts, self.buckets.decodes), strict=True
         ):
             log.info("%s", config)
-            log.info("Generated %d %s buckets: %s", len(shapes), phase, [bucket(shape) for shape in shapes])
+            log.info("Generated %d %s buckets: %s", len(shapes), phase, [self.buckets.label(one) for one in shapes])
 
     def _log(self, phase: str, place: str, shape: Shape) -> None:
         free = written(self._free())
-        log.info("[Warmup][%s][%s] %s free_mem:%s", phase, place, _words(shape), free)
+        log.info("[Warmup][%s][%s] %s free_mem:%s", phase, place, self.buckets.describe(shape), free)
 
 
-def largest_first(shapes: Sequence[Shape]) -> list[Shape]:
-    """Descending by tokens of prompts, or by rows times blocks of decoding rows; among equals small batches first."""
+def largest_first(shapes: Sequence[Shape], label: Callable[[Shape], tuple[int, ...]]) -> list[Shape]:
+    """Descending by batch times length, as ``label`` gives them; among equals small batches first."""
 
     def size(shape: Shape) -> tuple[int, int, int]:
-        length = shape.query if shape.query > 1 else shape.blocks
-        return -shape.rows * length, shape.rows, -shape.blocks
+        rows, length = label(shape)[:2]
+        return -rows * length, rows, -shape.blocks
 
     return sorted(shapes, key=size)
-
-
-def bucket(shape: Shape) -> tuple[int, ...]:
-    """A shape as its users write it: (batch, length), with the blocks of a context behind them."""
-    if shape.query == 1 and shape.kind != PROMPT:
-        return (shape.rows, shape.blocks)
-    return (shape.rows, shape.query, shape.blocks) if shape.blocks else (shape.rows, shape.query)
-
-
-def _words(shape: Shape) -> str:
-    if shape.kind == DECODE:
-        return f"batch_size:{shape.rows} num_blocks:{shape.blocks}"
-    context = f" num_blocks:{shape.blocks}" if shape.blocks else ""
-    return f"batch_size:{shape.rows} seq_len:{shape.query}{context}"
 
 
 class _Pace:

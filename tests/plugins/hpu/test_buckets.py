@@ -42,15 +42,6 @@ def test_linear(low: int, step: int, high: int, sizes: tuple[int, ...]) -> None:
     assert linear(low, step, high) == sizes
 
 
-@pytest.mark.row("F-483")
-def test_linear_sets_of_the_documentations_log() -> None:
-    prompts = list(product(linear(1, 32, 4), linear(128, 128, 1024)))
-    decodes = list(product(linear(1, 128, 4), linear(128, 128, 2048)))
-    assert (len(prompts), len(decodes)) == (24, 48)
-    assert prompts[:2] == [(1, 128), (1, 256)]
-    assert prompts[-1] == (4, 1024)
-
-
 @pytest.mark.row("F-1021")
 @pytest.mark.parametrize(
     ("config", "sizes"),
@@ -208,7 +199,6 @@ def test_the_long_context_recipe() -> None:
     assert buckets.sizes.decode_block[-1] == 33792
 
 
-@pytest.mark.row("F-483")
 @pytest.mark.parametrize("strategy", ["lin", "exp", "pad"])
 def test_prompts_that_are_never_cut_have_no_context(strategy: str) -> None:
     whole = BatchLimits(max_rows=4, max_tokens=2048, max_blocks=16, block_size=128, num_blocks=1519, contexts=False)
@@ -217,11 +207,15 @@ def test_prompts_that_are_never_cut_have_no_context(strategy: str) -> None:
     assert {shape.blocks for shape in buckets.prompts} == {0}
 
 
-@pytest.mark.row("F-483", "F-484", "F-943")
-def test_the_example_of_the_log() -> None:
-    whole = BatchLimits(max_rows=4, max_tokens=4096, max_blocks=16, block_size=128, num_blocks=1519, contexts=False)
-    buckets = make(whole, bucketing_strategy="lin")
-    assert len(buckets.prompts) == 24
+def test_decoding_rows_sized_by_tokens() -> None:
+    """A step of 4 rows and 512 tokens has room for 16 blocks; of what rows can't reach there is no shape."""
+    limits = BatchLimits(max_rows=4, max_tokens=4096, max_blocks=8, block_size=128, num_blocks=1519)
+    buckets = make(limits, decode_seq_bucket_max=2048)
+    assert buckets.fit(Shape(DECODE, 3, 1, 13)) == Shape(DECODE, 4, 1, 16)
+    assert buckets.label(Shape(DECODE, 4, 1, 16)) == (4, 512)
+    assert [buckets.label(one) for one in buckets.decodes if one.rows == 1] == [(1, 128 * size) for size in range(1, 9)]
+    assert len(buckets.decodes) == 3 * 8
+    assert buckets.sizes.decode_block[-1] == 64
 
 
 def test_decode_blocks_are_bounded_by_the_cache() -> None:

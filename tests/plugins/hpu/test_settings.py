@@ -90,6 +90,14 @@ def test_the_twelve_bucket_variables(monkeypatch: pytest.MonkeyPatch) -> None:
             {"bucketing_strategy": "lin", "prompt_bs_bucket_min": 2, "prompt_bs_buckets": "1,2"},
             "hpu.prompt_bs_buckets and hpu.prompt_bs_bucket_min both give sizes",
         ),
+        (
+            {"decode_seq_bucket_max": 2048, "decode_block_bucket_max": 64},
+            "hpu.decode_seq_bucket_max and hpu.decode_block_bucket_max both size decoding steps: leave one out",
+        ),
+        (
+            {"decode_seq_bucket_max": 2048, "decode_block_buckets": "1,2"},
+            "hpu.decode_seq_bucket_max and hpu.decode_block_buckets both size decoding steps: leave one out",
+        ),
         ({"skip_warmup": True, "full_warmup": True}, "hpu.full_warmup promises what hpu.skip_warmup leaves out"),
     ],
 )

@@ -17,7 +17,11 @@ _PROMPTS = 4
 
 
 class Sizes(msgspec.Struct, frozen=True):
-    """Ascending sizes of the five dimensions; ``summary`` has the strategy's parameters for the log, by phase."""
+    """Ascending sizes of the dimensions; ``summary`` has the strategy's parameters for the log, by phase.
+
+    With ``decode_seq``, decoding rows are padded to as many tokens each, and ``decode_block`` lists the cache blocks
+    that these make.
+    """
 
     prompt_bs: tuple[int, ...]
     prompt_seq: tuple[int, ...]
@@ -25,6 +29,7 @@ class Sizes(msgspec.Struct, frozen=True):
     decode_bs: tuple[int, ...]
     decode_block: tuple[int, ...]
     summary: tuple[str, str]
+    decode_seq: tuple[int, ...] = ()
 
 
 def choose_sizes(options: HpuOptions, limits: BatchLimits) -> Sizes:
@@ -34,7 +39,10 @@ def choose_sizes(options: HpuOptions, limits: BatchLimits) -> Sizes:
     sizes = {name: _with_largest(spread(name, *numbers), numbers[2]) for name, numbers in parameters.items()}
     if limits.drafts:
         sizes["prompt_seq"] = _with_drafts(sizes["prompt_seq"], limits)
+    sizes.setdefault("prompt_ctx", (0,))
     sizes |= options.lists
+    if "decode_seq" in sizes:
+        sizes["decode_block"] = _blocks_of_lengths(sizes["decode_bs"], sizes["decode_seq"], limits.block_size)
     words = _PARAMETERS[options.strategy]
     prompt, decode = (
         f"{phase} bucket config ({words}) {_listed(parameters, options.lists, names)}"
@@ -44,7 +52,7 @@ def choose_sizes(options: HpuOptions, limits: BatchLimits) -> Sizes:
 
 
 _PROMPT_NAMES = {"prompt_bs": "bs", "prompt_seq": "seq", "prompt_ctx": "blocks"}
-_DECODE_NAMES = {"decode_bs": "bs", "decode_block": "blocks"}
+_DECODE_NAMES = {"decode_bs": "bs", "decode_block": "blocks", "decode_seq": "seq"}
 _PARAMETERS = {
     "exp": "min, step, max_warmup, limit",
     "lin": "min, step, max_warmup",
@@ -58,7 +66,12 @@ def _listed(
     return ", ".join(
         f"{short}:{list(lists[name])} as given" if name in lists else f"{short}:{list(parameters[name])}"
         for name, short in names.items()
+        if name in lists or name in parameters
     )
+
+
+def _blocks_of_lengths(rows: tuple[int, ...], lengths: tuple[int, ...], block_size: int) -> tuple[int, ...]:
+    return tuple(sorted({number * ceil(length / block_size) for number in rows for length in lengths}))
 
 
 def _with_largest(sizes: tuple[int, ...], largest: int) -> tuple[int, ...]:
@@ -87,14 +100,20 @@ def _exponential(options: HpuOptions, limits: BatchLimits) -> dict[str, tuple[in
 
 
 def _linear(options: HpuOptions, limits: BatchLimits) -> dict[str, tuple[int, ...]]:
-    """(min, step, max) of each dimension; contexts, which have no settings, are doubled."""
+    """(min, step, max) of each dimension; contexts, which have no settings, are doubled, and absent if there are none.
+
+    Decoding steps are sized by cache blocks, or by ``decode_seq`` tokens of a row if its settings are given.
+    """
     rows, block = limits.max_rows, limits.block_size
     defaults = {
         "prompt_bs": (1, min(rows, 32), min(rows, 64)),
         "prompt_seq": (block, block, 1024),
         "decode_bs": (1, min(rows, 32), rows),
-        "decode_block": (block, block, max(128, rows * 2048 // block)),
     }
+    if any(name.startswith("decode_seq_") for name in options.linear):
+        defaults["decode_seq"] = (block, block, 2048)
+    else:
+        defaults["decode_block"] = (block, block, max(128, rows * 2048 // block))
     triples: dict[str, tuple[int, ...]] = {}
     for name, default in defaults.items():
         low, step, high = (
@@ -107,8 +126,9 @@ def _linear(options: HpuOptions, limits: BatchLimits) -> dict[str, tuple[int, ..
                 param=f"hpu.{name}_bucket_min",
             )
         triples[name] = (low, step, high)
-    context = _deepest_context(limits)
-    return {**triples, "prompt_ctx": (1, max(1, context), context)}
+    if context := _deepest_context(limits):
+        triples["prompt_ctx"] = (1, context, context)
+    return triples
 
 
 def _padding_aware(options: HpuOptions, limits: BatchLimits) -> dict[str, tuple[int, ...]]:
@@ -156,7 +176,7 @@ def _log2(number: int) -> int:
 
 def _linear_range(name: str, low: int, step: int, high: int) -> tuple[int, ...]:
     sizes = linear(low, step, high)
-    return (0, *sizes) if name == "prompt_ctx" and high else sizes
+    return (0, *sizes) if name == "prompt_ctx" else sizes
 
 
 _STRATEGIES = {"exp": _exponential, "lin": _linear, "pad": _padding_aware}

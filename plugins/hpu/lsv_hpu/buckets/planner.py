@@ -96,7 +96,7 @@ def _better_decodes(given: Buckets, steps: Steps) -> Buckets:
     found = [given]
     for choice in fitted(rows, len(sizes.decode_bs), sizes.decode_bs[-1]):
         alone = tuple(sorted({1, *choice}))
-        sets = (_replaced(given, decode_bs=alone, decode_block=count) for count in reversed(counts))
+        sets = (_replaced(given, decode_bs=alone, decode_block=count, decode_seq=()) for count in reversed(counts))
         found += [buckets for buckets in sets if len(buckets.decodes) <= most][:1]
 
     return min(found, key=lambda buckets: _decode_cost(measure(steps, buckets)))

@@ -80,11 +80,33 @@ class Buckets:
         """
         bound = most_blocks(self.limits)
         most = min(rows * self.limits.max_blocks, bound)
-        return tuple(
-            int(min(count, bound))
-            for fewer, count in _steps(self.sizes.decode_block)
-            if fewer < most and count > fewer_rows
-        )
+        counts = self._counts(rows)
+        return tuple(int(min(count, bound)) for fewer, count in _steps(counts) if fewer < most and count > fewer_rows)
+
+    def _counts(self, rows: int) -> Sequence[int]:
+        """The block counts that the sizes give a step of ``rows``."""
+        size = self.limits.block_size
+        return [rows * -(-length // size) for length in self.sizes.decode_seq] or self.sizes.decode_block
+
+    def label(self, shape: Shape) -> tuple[int, ...]:
+        """A shape as the log writes it: (batch, length), for prompts with the blocks of a context after them.
+
+        The length of decoding rows is in cache blocks of all, or in tokens of each if ``decode_seq`` sizes them.
+        """
+        if shape.kind != PROMPT and shape.query == 1:
+            return (shape.rows, self._length(shape))
+        return (shape.rows, shape.query, shape.blocks) if shape.blocks else (shape.rows, shape.query)
+
+    def describe(self, shape: Shape) -> str:
+        """A shape in the words of the log of warm-up."""
+        if shape.kind == DECODE:
+            word = "seq_len" if self.sizes.decode_seq else "num_blocks"
+            return f"batch_size:{shape.rows} {word}:{self._length(shape)}"
+        context = f" num_blocks:{shape.blocks}" if shape.blocks else ""
+        return f"batch_size:{shape.rows} seq_len:{shape.query}{context}"
+
+    def _length(self, shape: Shape) -> int:
+        return shape.blocks * self.limits.block_size // shape.rows if self.sizes.decode_seq else shape.blocks
 
 
 def _steps(sizes: Sequence[int], first: int = 0) -> Iterator[tuple[int, int]]:
