@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -27,6 +28,9 @@ StepFn = Callable[[], Any]
 
 Fill = Callable[[], None]
 """Writes values into the buffers of a step."""
+
+
+_UNOBSERVED = nullcontext()
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -293,6 +297,13 @@ class Device(abc.ABC):
     def event(self) -> Event | None:
         """A mark behind all work given to the device so far; None where work is done when the call returns."""
         return None
+
+    def observe(self, kind: str, start: Sequence[int], count: Sequence[int]) -> AbstractContextManager[object]:
+        """A context for giving a step to the device, for a platform that watches its steps. The default does nothing.
+
+        ``kind`` is the plan's. Row by row, ``count`` tokens are computed after ``start`` others.
+        """
+        return _UNOBSERVED
 
     def fetcher(self, places: int) -> Fetcher | None:
         """Copies beside its work, into so many places; None where it makes none."""

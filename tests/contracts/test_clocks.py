@@ -32,6 +32,7 @@ SHOWN = {
     "plugins/bench/lsv_bench/commands/workload.py": "the name of a file",
     "plugins/doctor/lsv_doctor/report.py": "a report says when it was made",
     "plugins/quant/lsv_quant/conversion/prepared.py": "compared with times of folders, which are days old",
+    "plugins/hpu/lsv_hpu/steps/trace.py": "a trace says when a step was",
     "plugins/kv_offload/lsv_kv_offload/bound.py": "compared with times of files, to order them",
     "webui/lsv_webui/chat/conversation.py": "conversations say when they changed",
 }

@@ -49,6 +49,7 @@ OUR_OWN = {
     "core/lsv/text/backends.py": "Tokenizer.from_file after check_regular",
     "core/lsv/worker/load/saved.py": "copies of the checkpoint that was loaded",
     "core/lsv/worker/nodes/shared_store.py": "a private folder of our own",
+    "plugins/hpu/lsv_hpu/steps/trace.py": "a file of our own, in the operator's folder",
     "plugins/api/lsv_api/accounts/account.py": "the operator's accounts",
     "plugins/api/lsv_api/accounts/buckets.py": "memory of our own",
     "plugins/api/lsv_api/metrics/room.py": "metrics of our own",

@@ -259,3 +259,8 @@ class Slots:
             columns = np.array(change.blocks, np.int32).reshape(-1, change.groups)
             for place in range(change.groups):
                 self.tables[change.group + place].extend(change.slot, columns[:, place])
+
+
+def must_know(slot: Slot, start: int) -> bool:
+    """Whether the host must know a token that is still being sampled, the row's first, to say what may follow."""
+    return len(slot.tokens) <= start and slot.constrained

@@ -44,7 +44,7 @@ from lsv.worker.processing import Processors
 from lsv.worker.profiling.profiler import Profiler
 from lsv.worker.results import ResultBuilder, select_outputs
 from lsv.worker.runner import Gather, ModelRunner, no_media
-from lsv.worker.slots import Slot, Slots, learn
+from lsv.worker.slots import Slots, learn, must_know
 from lsv.worker.tiers.mover import BlockMover, make_mover
 from lsv.worker.variants import sample_in_all_ways
 
@@ -280,7 +280,7 @@ class Worker:
         encodes = plan.encode or plan.forget or media.faults
         unencoded = media.apply(plan, self._slots.all) if encodes else {}
         together = self._drafter is not None and self._groups.sharing is not None  # drafts may be a sum over ranks
-        if self._in_flight and (together or any(plan.rows.drafts) or any(map(_must_know, slots, plan.rows.start))):
+        if self._in_flight and (together or any(plan.rows.drafts) or any(map(must_know, slots, plan.rows.start))):
             # the engine has heard of the drafts from one rank; others may still have to read what they have sampled
             for earlier in self._in_flight:
                 earlier.settle()
@@ -294,13 +294,15 @@ class Worker:
             self._shared.join()
         if not self._ends:
             if plan.rows:
-                self._run(results, gather)
+                with self._device.observe(plan.kind, plan.rows.start, plan.rows.count):
+                    self._run(results, gather)
             self._handed_on.append(results)
             return
         unwarmed, done = False, None
         if plan.rows:
             try:
-                unwarmed = self._run(results, gather)
+                with self._device.observe(plan.kind, plan.rows.start, plan.rows.count):
+                    unwarmed = self._run(results, gather)
                 done = self._device.event() if results.pending else None
             except Exception as cause:
                 self._fail(results, cause)
@@ -391,8 +393,3 @@ class Worker:
         """Rank 0's tokens. All ranks have the same logits and draw alike; this makes sure that they never diverge."""
         sharing = self._groups.sharing
         return tokens if sharing is None else sharing.broadcast(tokens.contiguous())
-
-
-def _must_know(slot: Slot, start: int) -> bool:
-    """Whether the host must know a token that is still being sampled, the row's first, to say what may follow."""
-    return len(slot.tokens) <= start and slot.constrained

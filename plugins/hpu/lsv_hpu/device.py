@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
@@ -15,12 +16,13 @@ from lsv.devices.collectives import BackendCommunicator
 from lsv.devices.usage import GIB, written
 from lsv.errors import ConfigError
 from lsv.nn.model import Model
-from lsv.platform import BatchLimits, Budget, Communicator, Fill, Group, Memory, Shape, ShapePolicy, StepFn
+from lsv.platform import BatchLimits, Budget, Communicator, Event, Fill, Group, Memory, Shape, ShapePolicy, StepFn
 from lsv_hpu import integers, selection
 from lsv_hpu.neural_compressor.calibration import Calibration
 from lsv_hpu.neural_compressor.files import read_config
 from lsv_hpu.regions import Parts, run_part
 from lsv_hpu.settings import HpuOptions
+from lsv_hpu.steps.observer import make_observer
 from lsv_hpu.vendor import Vendor
 from lsv_hpu.vendor_ops import VendorOps
 from lsv_hpu.warmup import BucketPolicy
@@ -60,6 +62,7 @@ class HpuDevice(Accelerator):
             )
         self._selection = selection.Selection(ops, options.prompt_use_fusedsdpa, self._calibration, exact)
         selection.select(self._selection)
+        self._observer = make_observer(options, vendor, info.index)
 
     def budget(self, memory: Memory, share: float | None) -> Budget:
         part = share or _SHARE
@@ -71,7 +74,17 @@ class HpuDevice(Accelerator):
         return Budget(usable, f"{part:g} of the {memory.free / GIB:.4g} GiB that are free")
 
     def shapes(self, limits: BatchLimits) -> ShapePolicy:
-        return BucketPolicy(limits, self._options, self._free, seal=self._vendor.forbid_compiling)
+        policy = BucketPolicy(limits, self._options, self._free, seal=self._vendor.forbid_compiling)
+        return policy if self._observer is None else self._observer.watch(policy)
+
+    def observe(self, kind: str, start: Sequence[int], count: Sequence[int]) -> AbstractContextManager[object]:
+        if self._observer is None:
+            return super().observe(kind, start, count)
+        return self._observer.observe(kind, start, count)
+
+    def event(self) -> Event | None:
+        event = super().event()
+        return event if event is None or self._observer is None else self._observer.ending(event)
 
     def compile_parts(self, model: torch.nn.Module) -> None:
         assert isinstance(model, Model)
@@ -94,6 +107,8 @@ class HpuDevice(Accelerator):
     def close(self) -> None:
         if self._calibration is not None:
             self._calibration.save()
+        if self._observer is not None:
+            self._observer.close()
         super().close()
         selection.deselect(self._selection)
 

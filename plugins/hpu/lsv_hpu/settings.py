@@ -46,8 +46,33 @@ _SWITCHES = {
         True,
         "compute prompts by FusedSDPA; false: by plain products",
     ),
+    "profiler_enabled": (
+        "VLLM_PROFILER_ENABLED",
+        False,
+        "write a trace of all steps, for ui.perfetto.dev: a JSON file a device, in hpu.profiler_dir",
+    ),
+    "log_step_graph_compilation": (
+        "VLLM_HPU_LOG_STEP_GRAPH_COMPILATION",
+        False,
+        "log the graphs compiled in a step, if there are any",
+    ),
+    "log_step_graph_compilation_all": (
+        "VLLM_HPU_LOG_STEP_GRAPH_COMPILATION_ALL",
+        False,
+        "log the graphs compiled in a step, for every step",
+    ),
+    "log_step_cpu_fallbacks": (
+        "VLLM_HPU_LOG_STEP_CPU_FALLBACKS",
+        False,
+        "log the ops of a step that ran on the host's processor instead, if there are any",
+    ),
+    "log_step_cpu_fallbacks_all": (
+        "VLLM_HPU_LOG_STEP_CPU_FALLBACKS_ALL",
+        False,
+        "log the ops of a step that ran on the host's processor instead, for every step",
+    ),
 }
-"""How steps run: (variable, default, meaning)."""
+"""How steps run and what is told of them: (variable, default, meaning)."""
 
 
 def _neutral(
@@ -57,8 +82,6 @@ def _neutral(
     return neutral(f"hpu.{name}", *values, env=(env,), instead=instead, type=type, platform="hpu", tolerant=tolerant)
 
 
-_STEPS = "compilations are not counted by step"
-_FALLBACKS = "fallbacks to the CPU are not counted"
 _NO_GRAPHS = "there are no HPU graphs, which only lazy mode has"
 _ORDERS = ("min_tokens", "max_bs")
 NEUTRAL = (
@@ -76,11 +99,6 @@ NEUTRAL = (
              instead="tokens as likely as the last one in top-k always stay in"),
     _neutral("config_hidden_layers", 1, env="VLLM_CONFIG_HIDDEN_LAYERS", instead="a graph holds a whole step",
              type="int"),
-    _neutral("profiler_enabled", False, env="VLLM_PROFILER_ENABLED", instead="there is no high-level profiler"),
-    _neutral("log_step_graph_compilation", False, env="VLLM_HPU_LOG_STEP_GRAPH_COMPILATION", instead=_STEPS),
-    _neutral("log_step_graph_compilation_all", False, env="VLLM_HPU_LOG_STEP_GRAPH_COMPILATION_ALL", instead=_STEPS),
-    _neutral("log_step_cpu_fallbacks", False, env="VLLM_HPU_LOG_STEP_CPU_FALLBACKS", instead=_FALLBACKS),
-    _neutral("log_step_cpu_fallbacks_all", False, env="VLLM_HPU_LOG_STEP_CPU_FALLBACKS_ALL", instead=_FALLBACKS),
     _neutral("prompt_use_flex_attention", False, env="VLLM_PROMPT_USE_FLEX_ATTENTION",
              instead="prompts are computed by FusedSDPA, or plainly with hpu.prompt_use_fusedsdpa=false"),
 )  # fmt: skip
@@ -98,6 +116,12 @@ class HpuOptions(msgspec.Struct, frozen=True, kw_only=True):
     compile_fullgraph: bool = False
     compile_dynamic_shapes: bool = False
     prompt_use_fusedsdpa: bool = True
+    profiler_enabled: bool = False
+    profiler_dir: str = "."
+    log_step_graph_compilation: bool = False
+    log_step_graph_compilation_all: bool = False
+    log_step_cpu_fallbacks: bool = False
+    log_step_cpu_fallbacks_all: bool = False
     quant_config: str | None = None
     emulated_memory: float = 1.0
 
@@ -244,6 +268,7 @@ def _warmup_settings() -> Iterator[Setting]:
 def _execution_settings() -> Iterator[Setting]:
     for name, (variable, default, meaning) in _SWITCHES.items():
         yield _switch(name, variable, meaning, default=default)
+    yield Setting(name="hpu.profiler_dir", default=".", help="folder for the trace of hpu.profiler_enabled")
     yield Setting(
         name="hpu.quant_config",
         env=("QUANT_CONFIG",),

@@ -1,12 +1,13 @@
 """The calls this plugin makes into Intel's Gaudi software, in one object: the real one here, a strict fake in tests.
 
 Source of signatures: gaudi-pytorch-bridge v1.19.0 (5a56187), python_packages/habana_frameworks/torch: hpu/__init__.py,
-hpu/events.py, hpu/memory.py, utils/internal.py and distributed/hccl/ProcessGroupHCCL.cpp.
+hpu/events.py, hpu/memory.py, hpu/metrics/metrics.py, utils/internal.py and distributed/hccl/ProcessGroupHCCL.cpp.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -18,6 +19,14 @@ from lsv_hpu.software import load
 Function = Callable[..., Any]
 
 _SHAPES = 8192
+
+
+class Metric(Protocol):
+    """What was counted."""
+
+    def stats(self) -> Sequence[tuple[str, Any]]:
+        """Names and values. The first is ``TotalNumber``, how often it happened."""
+        ...
 
 
 class Vendor(Runtime, Protocol):
@@ -36,6 +45,10 @@ class Vendor(Runtime, Protocol):
 
     def forbid_compiling(self) -> None:
         """From now on a compiled function that would have to be compiled again raises ``RuntimeError``."""
+        ...
+
+    def metric(self, name: str) -> AbstractContextManager[Metric]:
+        """Counts within a context: ``graph_compilation``, or ``cpu_fallback`` for ops that run on the host instead."""
         ...
 
     def make_collectives(self, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
@@ -91,6 +104,10 @@ class Habana:
 
     def forbid_compiling(self) -> None:
         torch.compiler.set_stance("fail_on_recompile")
+
+    def metric(self, name: str) -> AbstractContextManager[Metric]:
+        counting: AbstractContextManager[Metric] = load("habana_frameworks.torch.hpu.metrics:metric_localcontext")(name)
+        return counting
 
     def make_collectives(self, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
         return load("habana_frameworks.torch.distributed.hccl:ProcessGroupHCCL")(store, rank, size, "lsv")

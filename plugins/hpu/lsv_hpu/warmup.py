@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +45,10 @@ class BucketPolicy(ShapePolicy):
         self.buckets = Buckets(choose_sizes(options, limits), limits)
         self.padding = Padding(self.buckets.sizes.prompt_bs, self.buckets.sizes.prompt_seq)
         self._sealed = False
+        self.padded = Shape(DECODE, 0, 0, 0)
+        """What the step before was padded to."""
+        self.around: Callable[[Shape], AbstractContextManager[object]] = nullcontext
+        """A context for each shape of warm-up."""
 
     def measure(self, kind: str, query: Int32s, context: Int32s) -> Shape:
         counted = context if kind == DECODE else context - query
@@ -59,7 +64,8 @@ class BucketPolicy(ShapePolicy):
                 "widen the buckets, or leave hpu.full_warmup out",
                 param="hpu.full_warmup",
             )
-        return found or shape
+        self.padded = found or shape
+        return self.padded
 
     def widen(self, shape: Shape, size: int) -> Shape:
         return self.buckets.fit_size(shape, size) or shape
@@ -82,7 +88,8 @@ class BucketPolicy(ShapePolicy):
         for phase, shapes in (("Prompt", prompts), ("Decode", decodes)):
             for place, shape in enumerate(largest_first(shapes, self.buckets.label), start=1):
                 self._log(phase, f"{place}/{len(shapes)}", shape)
-                yield shape
+                with self.around(shape):
+                    yield shape
                 pace.step()
         taken = written(max(0, before - self._free()))
         log.info("Warmup finished in %.0f secs, allocated %s of device memory", time.monotonic() - began, taken)

@@ -115,15 +115,10 @@ def test_sizes_of_linear_steps_make_steps_linear() -> None:
     assert read({"hpu.decode_block_bucket_max": 512}).strategy == "lin"
 
 
-@pytest.mark.row("F-507", "F-508", "F-509", "F-510", "F-511", "F-535", "F-536", "F-541", "F-544")
+@pytest.mark.row("F-535", "F-536", "F-541", "F-544")
 @pytest.mark.parametrize(
     ("option", "variable"),
     [
-        ("profiler_enabled", "VLLM_PROFILER_ENABLED"),
-        ("log_step_graph_compilation", "VLLM_HPU_LOG_STEP_GRAPH_COMPILATION"),
-        ("log_step_graph_compilation_all", "VLLM_HPU_LOG_STEP_GRAPH_COMPILATION_ALL"),
-        ("log_step_cpu_fallbacks", "VLLM_HPU_LOG_STEP_CPU_FALLBACKS"),
-        ("log_step_cpu_fallbacks_all", "VLLM_HPU_LOG_STEP_CPU_FALLBACKS_ALL"),
         ("prompt_use_flex_attention", "VLLM_PROMPT_USE_FLEX_ATTENTION"),
         ("config_hidden_layers", "VLLM_CONFIG_HIDDEN_LAYERS"),
     ],

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -19,7 +21,8 @@ from lsv_hpu.settings import HpuOptions
 if TYPE_CHECKING:
     import torch
 
-    from lsv_hpu.vendor import Vendor
+    from lsv_hpu.emulation.counting import OpByOp
+    from lsv_hpu.vendor import Metric, Vendor
     from lsv_hpu.vendor_ops import VendorOps
 
 log = logging.getLogger(__name__)
@@ -43,7 +46,8 @@ class EmulatedHpu(HpuPlatform):
     def _connect(self, info: DeviceInfo, options: HpuOptions) -> tuple[torch.device, Vendor, VendorOps]:
         from lsv_hpu.emulation.ops import fake_ops
 
-        return emulated_device(info.index), FakeHabana(int(options.emulated_memory * GIB)), fake_ops()
+        device = emulated_device(info.index)
+        return device, FakeHabana(int(options.emulated_memory * GIB), device), fake_ops()
 
 
 def emulated_info(index: int, gaudi: Gaudi = "gaudi2") -> DeviceInfo:
@@ -59,10 +63,13 @@ class FakeHabana(FakeRuntime):
 
     library = "habana_frameworks"
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, device: torch.device | None = None) -> None:
+        """``device`` is where ops are counted that run one by one, while a metric is open."""
         super().__init__(DEVICES, total)
         self.compilations = 0
         self._sealed = False
+        self._counted_on = device
+        self._ops: OpByOp | None = None
 
     def is_lazy(self) -> bool:
         self.record("is_lazy")
@@ -75,6 +82,39 @@ class FakeHabana(FakeRuntime):
     def forbid_compiling(self) -> None:
         self.record("forbid_compiling")
         self._sealed = True
+
+    @contextmanager
+    def metric(self, name: str) -> Iterator[Metric]:
+        self.record("metric", name)
+        from lsv_hpu.emulation.counting import FakeCpuFallback, FakeGraphCompilation, OpByOp
+
+        if name != "graph_compilation" or self._counted_on is None:
+            yield FakeCpuFallback()
+            return
+        self._ops = self._ops or OpByOp(self._counted_on)
+        self._ops.counting = counted = FakeGraphCompilation()
+        try:
+            with self._ops:
+                yield counted
+        finally:
+            self._ops.counting = None
+
+    @contextmanager
+    def _compiling(self, *, new: bool) -> Iterator[None]:
+        """Around a compiled part, which is one graph; ``new`` if it is compiled now."""
+        began, ops = time.perf_counter(), self._ops
+        if new:
+            self.count()
+        if ops is None or ops.counting is None:
+            yield
+            return
+        ops.paused = True
+        try:
+            yield
+        finally:
+            ops.paused = False
+        if new:
+            ops.counting.add(int(1e6 * (time.perf_counter() - began)))
 
     def make_collectives(self, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
         self.record("make_collectives", rank, size)
@@ -99,10 +139,11 @@ class _Compiled:
 
     def __call__(self, *arguments: Any) -> Any:
         form = tuple(map(_form, arguments))
-        if form not in self._forms:
-            self._habana.count()
-            self._forms.add(form)
-        return self._function(*arguments)
+        new = form not in self._forms
+        with self._habana._compiling(new=new):
+            if new:
+                self._forms.add(form)
+            return self._function(*arguments)
 
 
 def _form(value: Any) -> Any:
