@@ -44,6 +44,13 @@ print(json.dumps(answer))
 """
 
 
+_RUNTIME = (
+    "start the container with --runtime=habana. If Docker answers 'Unknown runtime specified habana' or 'unknown or "
+    "invalid runtime name', install habanalabs-container-runtime on the host, register the runtime in "
+    "/etc/docker/daemon.json and restart Docker"
+)
+
+
 class Card(msgspec.Struct, frozen=True):
     """An accelerator. ``module`` is the number its software goes by; ``total_bytes`` its memory."""
 
@@ -85,7 +92,7 @@ class Prober:
             return f"found {first}: Gaudi 2 or Gaudi 3 is needed"
         found = f"found {len(known)} {NAMES[known[0]]}"
         if not self._nodes.is_dir():
-            return f"{found}, but {self._nodes} is not there: start the container with --runtime=habana"
+            return f"{found}, but {self._nodes} is not there: {_RUNTIME}"
         if not self._software():
             return f"{found}, but {_SOFTWARE} is not installed: {_INSTALL}"
         answer = self._ask(ASK) or {"error": "hl-smi gave no answer"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -22,8 +23,19 @@ def test_flags_and_variables_of_a_guide_exist(guide: str) -> None:
     settings = (*options.CORE, *found.settings())
     flags = {key for setting in settings for key in setting.keys}
     of_bench = {"cold", "profile", "output", "no-ops", *(key for setting in DATASET for key in setting.keys)}
-    of_commands = {"report", "evaluate", "pid", *of_bench}  # of lsv doctor, py-spy, lsv bench and lsv trace
+    # of lsv doctor, py-spy, docker, lsv bench and lsv trace
+    of_commands = {"report", "evaluate", "pid", "runtime", *of_bench}
     assert set(re.findall(r"--([a-z][a-z-]*)", text)) <= flags | of_commands
     variables = {variable for setting in settings for variable in setting.variables}
     named = set(re.findall(r"`((?:VLLM|CUDA|NCCL|GLOO)_[A-Z_]+)[=`]", text))
     assert named <= variables
+
+
+@pytest.mark.row("F-985")
+def test_the_guide_names_what_an_unknown_runtime_lacks() -> None:
+    """As Docker words it, so that a search finds it, and the configuration is valid JSON."""
+    text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    assert "`Unknown runtime specified habana`" in text
+    assert "`habanalabs-container-runtime`" in text
+    (configuration,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    assert json.loads(configuration)["runtimes"]["habana"]["path"]

@@ -89,7 +89,6 @@ def test_boards(name: str, gaudi: str | None) -> None:
     assert gaudi_of(name) == gaudi
 
 
-@pytest.mark.row("F-985")
 @pytest.mark.parametrize(
     ("ids", "answer", "software", "words"),
     [
@@ -118,6 +117,7 @@ def test_a_container_without_the_device_nodes_is_told(tmp_path: Path) -> None:
     assert prober.devices() == ()
     assert "found 2 Gaudi 2, but" in prober.explain()
     assert "dev/accel is not there: start the container with --runtime=habana" in prober.explain()
+    assert "Unknown runtime specified habana', install habanalabs-container-runtime on the host" in prober.explain()
 
 
 def test_other_makers_accelerators_are_left_alone(tmp_path: Path) -> None:
