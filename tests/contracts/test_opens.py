@@ -32,6 +32,7 @@ OUR_OWN = {
     "core/lsv/engine/supervision/state.py": "a private folder of our own",
     "core/lsv/offline/engine_args.py": "the operator's configuration",
     "core/lsv/processes/building.py": "build cache, opened without links",
+    "core/lsv/processes/calls.py": "a private folder of our own",
     "core/lsv/processes/confinement/landlock.py": "paths, not contents",
     "core/lsv/processes/confinement/limits.py": "/proc",
     "core/lsv/processes/confinement/probe.py": "tries what a confined process may not do",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lsv.errors import ConfigError
+from lsv.processes import calls
 from lsv.settings import Declared, Settings, gather, options
 
 _FOREIGN = "vllm"
@@ -18,18 +19,19 @@ _FOREIGN = "vllm"
 def set_up(form: str, level: str | None = None, packages: Iterable[str] = ("lsv",)) -> None:
     """Set logging up as this process's variables say; else a line an event, of this form, on stderr.
 
+    Records function calls, too, if ``trace_function`` is set.
+
     ``level`` is how much ``packages`` log; others only warn. Raises ``ConfigError`` for a file that can't be used.
     """
     chosen = gather(Declared(options.LOGGING), {})
-    if not chosen["configure_logging"]:
-        return
-    if chosen["log_config_file"]:
+    if chosen["configure_logging"] and chosen["log_config_file"]:
         _apply(chosen["log_config_file"])
-        return
-    logging.basicConfig(level=logging.WARNING, format=form)
-    if level is not None:
-        for package in packages:
-            logging.getLogger(package).setLevel(level.upper())
+    elif chosen["configure_logging"]:
+        logging.basicConfig(level=logging.WARNING, format=form)
+        if level is not None:
+            for package in packages:
+                logging.getLogger(package).setLevel(level.upper())
+    calls.record_if_asked()
 
 
 def adopt(settings: Settings) -> None:
@@ -46,6 +48,7 @@ def adopt(settings: Settings) -> None:
         logging.getLogger().setLevel(settings["log_level"].upper())
     for setting in options.LOGGING:
         settings.hand_on(setting.name)
+    calls.adopt(settings)
 
 
 def _apply(file: str) -> None:

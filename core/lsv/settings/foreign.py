@@ -35,7 +35,6 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     ),
     "VLLM_RPC_BASE_PATH": "private sockets are in the system's temporary folder, set by TMPDIR",
     "VLLM_RINGBUFFER_WARNING_INTERVAL": "there is no ring buffer",
-    "VLLM_TRACE_FUNCTION": "calls are recorded on demand by the profiler viztracer of --profiler-config",
     "VLLM_ASSETS_CACHE": "assets of examples are kept below the folder of --cache-root",
     **dict.fromkeys(
         ("VLLM_USE_TRITON_FLASH_ATTN", "VLLM_FLASH_ATTN_VERSION", "VLLM_MLA_DISABLE"),

@@ -39,13 +39,18 @@ COMMON = grouped(
         name="configure_logging", type="bool", default=True, env=("VLLM_CONFIGURE_LOGGING",),
         help="set up logging",
     ),
+    Setting(
+        name="trace_function", type="bool", default=False, env=("VLLM_TRACE_FUNCTION",),
+        help="write each function call of lsv to a file as it happens, to see where a process hangs; very slow",
+    ),
 )  # fmt: skip
 
 CHOOSING = tuple(setting for setting in COMMON if setting.name in ("plugins", "no_plugin", "extra_plugins"))
 """The options that decide which plugins are loaded, and are read before those of plugins are known."""
 
 CACHING = tuple(setting for setting in COMMON if setting.name == "cache_root")
-LOGGING = tuple(setting for setting in COMMON if setting.name in ("log_config_file", "configure_logging"))
+_OF_LOGS = ("log_config_file", "configure_logging", "trace_function")
+LOGGING = tuple(setting for setting in COMMON if setting.name in _OF_LOGS)
 
 _MODEL = grouped(
     "Model",
