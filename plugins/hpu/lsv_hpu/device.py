@@ -62,6 +62,7 @@ class HpuDevice(Accelerator):
             )
         self._selection = selection.Selection(ops, options.prompt_use_fusedsdpa, self._calibration, exact)
         selection.select(self._selection)
+        self._seals = False
         self._observer = make_observer(options, vendor, info.index)
 
     def budget(self, memory: Memory, share: float | None) -> Budget:
@@ -74,10 +75,13 @@ class HpuDevice(Accelerator):
         return Budget(usable, f"{part:g} of the {memory.free / GIB:.4g} GiB that are free")
 
     def shapes(self, limits: BatchLimits) -> ShapePolicy:
-        policy = BucketPolicy(limits, self._options, self._free, seal=self._vendor.forbid_compiling)
+        policy = BucketPolicy(limits, self._options, self._free, seal=self._seal)
         return policy if self._observer is None else self._observer.watch(policy)
 
     def observe(self, kind: str, start: Sequence[int], count: Sequence[int]) -> AbstractContextManager[object]:
+        if self._seals:
+            self._seals = False
+            self._vendor.forbid_compiling()
         if self._observer is None:
             return super().observe(kind, start, count)
         return self._observer.observe(kind, start, count)
@@ -111,6 +115,10 @@ class HpuDevice(Accelerator):
             self._observer.close()
         super().close()
         selection.deselect(self._selection)
+
+    def _seal(self) -> None:
+        """Forbid compiling from the first step on: a draft model warms up after the model."""
+        self._seals = True
 
     def _free(self) -> int:
         """Free bytes once all work given so far is done."""

@@ -53,7 +53,14 @@ class Parts:
             self.compiling = False
 
     def run_part(self, part: nn.Module, *arguments: Any) -> Any:
-        return self._compiled(part, *arguments) if self.compiling else part(*arguments)
+        """Run a part, compiled or op by op. A compiled part is not given the step's taps: no part reads them, and they
+        hold states only after the step has run once, which would count as another form.
+        """
+        return self._compiled(part, *map(_without_taps, arguments)) if self.compiling else part(*arguments)
+
+
+def _without_taps(argument: Any) -> Any:
+    return replace(argument, taps=None) if isinstance(argument, Step) and argument.taps is not None else argument
 
 
 def keep_apart(exchange: TokenExchange) -> None:

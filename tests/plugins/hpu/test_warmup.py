@@ -189,6 +189,10 @@ def test_full_warm_up_makes_another_shape_an_error() -> None:
         device.compile(int, shape, eager=False)()
     with pytest.raises(LsvError, match=r"hpu.full_warmup promised .* and \(prompt, 1, 300\) did: widen the buckets"):
         policy.pad(beyond)
+    assert not vendor.calls["forbid_compiling"], "a draft model may have to be warmed up, too"
+    for _ in range(2):
+        with device.observe("prefill", (0,), (200,)):
+            pass
     assert vendor.calls["forbid_compiling"] == 1
     assert policy.pad(Shape(PROMPT, 1, 200, 0)) == Shape(PROMPT, 1, 256, 0)
     device.close()
