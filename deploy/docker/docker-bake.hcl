@@ -49,7 +49,7 @@ target "rocm" {
   args     = { TORCH = "torch==2.13.0 --index-url https://download.pytorch.org/whl/rocm7.1" }
 }
 
-# GAUDI=IMAGE docker buildx bake …; then docker run --runtime=habana
+# GAUDI=IMAGE docker buildx bake …, an image on Ubuntu or on RHEL; then docker run --runtime=habana
 target "hpu" {
   inherits = ["lsv"]
   tags     = ["lsv:hpu"]

@@ -65,6 +65,25 @@ def test_every_platform_has_an_image() -> None:
         assert f"whl/{wheels}" in targets[name], name
 
 
+@pytest.mark.row("F-920")
+@pytest.mark.parametrize(("manager", "compiler"), [("apt-get", "g++"), ("dnf", "gcc-c++")])
+def test_a_base_may_be_of_debians_or_red_hats_kind(manager: str, compiler: str, tmp_path: Path) -> None:
+    """The instruction itself, with a package manager that writes down what it is asked."""
+    (instruction,) = re.findall(r"^RUN (if command -v apt-get.*?^    fi)$", DOCKERFILE, re.MULTILINE | re.DOTALL)
+    folder, asked = tmp_path / "bin", tmp_path / "asked"
+    folder.mkdir()
+    for name in (manager, "rm"):  # rm would empty the lists of packages of this machine
+        (folder / name).write_text(f'#!/bin/sh\necho {name} "$@" >> {asked}\n')
+        (folder / name).chmod(0o755)
+    variables = {"PATH": str(folder), "PACKAGES": "one two"}
+    subprocess.run(["/bin/sh", "-ec", instruction], env=variables, check=True, timeout=60)
+    lines = asked.read_text().splitlines()
+    (installed,) = [line for line in lines if f"{manager} install" in line]
+    assert installed.endswith(" one two")
+    assert f" {compiler} " in installed
+    assert not {"apt-get", "dnf"} - {manager} & set(" ".join(lines).split())
+
+
 def test_what_an_image_installs_is_there() -> None:
     project = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (extras,) = re.findall(r"^ARG EXTRAS=(\S+)", DOCKERFILE, re.MULTILINE)
