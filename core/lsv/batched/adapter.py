@@ -17,6 +17,7 @@ from lsv.config import EngineConfig
 from lsv.errors import BadRequest, ConfigError
 from lsv.logits_processor import History, LogitsProcessor, RowsFailed
 from lsv.request.params import PROCESSOR_REFUSES, SamplingParams
+from lsv.vllm_names.processors import BORROWED
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,8 @@ class _Batch:
         self._kind = kind
         self._make: Callable[[], interface.LogitsProcessor] = lambda: kind(told, device, False)
         try:
-            self._processor = self._make()
+            with BORROWED.borrowed():
+                self._processor = self._make()
         except Exception as cause:
             raise ConfigError(
                 f"--logits-processors {name}: it can't be made: {type(cause).__name__}: {cause}",
@@ -95,7 +97,8 @@ class _Batch:
         if validate is None:
             return
         try:
-            validate(params)
+            with BORROWED.borrowed():
+                validate(params)
         except ValueError as cause:
             raise BadRequest(f"{PROCESSOR_REFUSES}{self._name}: {cause}", param="extra_args") from cause
 
@@ -104,7 +107,14 @@ class _Batch:
             self._gone.append(member)
 
     def run(self, logits: Tensor, states: Sequence[Member]) -> tuple[Tensor, dict[int, str]]:
-        """The logits of ``states`` changed, and by row, why some failed."""
+        """The logits of ``states`` changed, and by row, why some failed.
+
+        A processor may import names of vLLM as late as here.
+        """
+        with BORROWED.borrowed():
+            return self._run(logits, states)
+
+    def _run(self, logits: Tensor, states: Sequence[Member]) -> tuple[Tensor, dict[int, str]]:
         try:
             update = self._update(states)
             rows = [self._rows[member] for member in states]

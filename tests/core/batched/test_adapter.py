@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -156,6 +158,51 @@ def test_no_ngram_comes_twice_also_after_a_preemption(write):
     assert len(set(grams)) == len(grams)
 
 
+LAZY = """
+    def __getattr__(name):
+        if name != "Lazy":
+            raise AttributeError(name)
+        from vllm.v1.sample.logits_processor.interface import LogitsProcessor
+
+        class Lazy(LogitsProcessor):
+            def __init__(self, vllm_config, device, is_pin_memory):
+                from vllm.config import VllmConfig
+                assert isinstance(vllm_config, VllmConfig)
+
+            @classmethod
+            def validate_params(cls, params):
+                from vllm.sampling_params import SamplingParams
+                assert isinstance(params, SamplingParams)
+
+            def is_argmax_invariant(self):
+                return False
+
+            def update_state(self, batch_update):
+                import vllm.v1.sample.logits_processor as names
+                assert batch_update is None or isinstance(batch_update, names.BatchUpdate)
+
+            def apply(self, logits):
+                from vllm.logger import init_logger
+                if logits.sum() > 0:
+                    from vllm.distributed import parallel_state
+                return logits + 1
+
+        return Lazy
+"""
+
+
+def test_a_class_and_the_names_that_it_needs_may_be_imported_as_late_as_in_its_methods(write):
+    write("made_lazy", LAZY)
+    processor = start("made_lazy:Lazy")
+    state = enter(processor)
+    assert processor.apply(torch.zeros(1, VOCABULARY), [state])[0, 0] == 1
+    with pytest.raises(RowsFailed) as failed:
+        processor.apply(torch.ones(1, VOCABULARY), [state])
+    assert "vllm is lsv's stand-in here and has no vllm.distributed; docs/vllm.md" in failed.value.faults[0]
+    assert importlib.util.find_spec("vllm") is None
+    assert not [name for name in sys.modules if name.partition(".")[0] == "vllm"]
+
+
 def test_rows_depend_on_their_own_requests_alone(write):
     write("made_force", FORCE)
     write("made_no_repeat", NO_REPEAT)
@@ -192,7 +239,8 @@ class Reluctant(Follow):
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("nowhere:Nothing", "can't be imported: ModuleNotFoundError"),
+        ("no_where.at_all:Nothing", "no package no_where is installed: pip install no-where"),
+        ("json.nowhere:Nothing", "can't be imported: ModuleNotFoundError"),
         (f"{__name__}:Nothing", "can't be imported: AttributeError"),
         ("json.loads", "must be called package.module:Class"),
         ("json:loads", "no class"),
