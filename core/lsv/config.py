@@ -61,9 +61,7 @@ class AdapterOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DraftModel(msgspec.Struct, frozen=True, kw_only=True):
-    """The checkpoint of a language model that drafts, or of heads on the states of the one that answers. What has no
-    description is as in ``EngineConfig``.
-    """
+    """A model that drafts, or heads on the answering model's states. Other fields are as in ``EngineConfig``."""
 
     folder: str
     architecture: str
@@ -266,6 +264,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Blocks of the KV cache, instead of what its bytes hold."""
     max_logprobs: int = 20
     """Most log probabilities a request may ask for at each position."""
+    processed_logprobs: bool = False
+    """Whether log probabilities are those that tokens are drawn by, instead of the model's own."""
     logits_processors: tuple[str, ...] = ()
     """Classes of batched logits processors, ``package.module:Class``, in the order in which they go."""
     adapters: AdapterOptions | None = None

@@ -142,10 +142,14 @@ def told(described: Int64s) -> npt.NDArray[np.float64]:
 
 
 class Sampling(nn.Module):
-    """The ops of a model's sampler; nothing but a place where kernels are bound."""
+    """The ops of a model's sampler, a place where kernels are bound.
 
-    def __init__(self, vocab_size: int = 0, dtype: torch.dtype = torch.float32) -> None:
+    ``processed`` says that log probabilities are described of ``processed_logits``.
+    """
+
+    def __init__(self, vocab_size: int = 0, dtype: torch.dtype = torch.float32, *, processed: bool = False) -> None:
         super().__init__()
+        self.processed = processed
         self.choose, self.describe = Choose(vocab_size, dtype), Describe(vocab_size, dtype)
 
 
@@ -179,6 +183,26 @@ def likelihoods(logits: Tensor, choices: Choices, edits: Edits) -> Tensor:
         edit_logits(logits, choices, edits)
     weights = _weigh(logits, choices).to(torch.float32)
     return weights / weights.sum(dim=-1, keepdim=True).clamp(min=1.0)
+
+
+def processed_logits(logits: Tensor, choices: Choices, edits: Edits) -> Tensor:
+    """float32 [rows, vocabulary]: edited ``logits`` over the temperature, minus infinity where a filter drops a token.
+
+    Greedy rows are only edited. Unlike ``likelihoods`` this does not round small probabilities to zero.
+    """
+    logits = logits.to(torch.float32, copy=True).nan_to_num_()
+    if len(edits) or choices["only"].any():
+        edit_logits(logits, choices, edits)
+    drawn = np.flatnonzero(choices["rate"])
+    if len(drawn):
+        rows, some = torch.from_numpy(drawn).to(logits.device), choices[drawn]
+        scale = torch.from_numpy(some["rate"] / np.float32(sample_ops.rate(1.0))).to(logits)
+        filtered = torch.from_numpy((some["top_p"] < WHOLE) | (some["min_p"] > 0)).to(logits.device)
+        top_k = some["top_k"]
+        kept = _filter(logits[rows], sample_ops.top_k, top_k, (top_k > 0) & (top_k < logits.shape[-1]))
+        dropped = (_weigh(kept.clone(), some) == 0) & filtered.unsqueeze(-1)
+        logits[rows] = (kept * scale.unsqueeze(-1)).masked_fill_(dropped, float("-inf"))
+    return logits
 
 
 def _draw(logits: Tensor, choices: Choices) -> Tensor:

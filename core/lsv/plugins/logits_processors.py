@@ -37,6 +37,16 @@ def complete_processors(config: EngineConfig, params: SamplingParams, *, inline:
             "(--logits-processors) that change what answers are drawn from: leave it out, or use one without",
             param="use_beam_search",
         )
+    if (
+        config.processed_logprobs
+        and params.logprobs is not None
+        and (config.logits_processors or params.logits_processors)
+    ):
+        raise BadRequest(
+            "logprobs: this engine shows processed log probabilities (--logprobs-mode), which do not cover logits "
+            "processors: leave logprobs or the processors out",
+            param="logprobs",
+        )
     if config.logits_processors:
         told = params.replace(logits_processors={})
         return params.replace(logits_processors={**params.logits_processors, BATCHED: told})

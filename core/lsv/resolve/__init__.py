@@ -127,7 +127,7 @@ def _resolve(settings: Settings, plugins: Plugins, folder: Path | None = None) -
         in_flight=choose_depth(settings["async_scheduling"], capabilities, settings["pipeline_parallel_size"]),
         enforce_eager=settings["enforce_eager"] or not cached,
         **_share_memory(settings),
-        max_logprobs=settings["max_logprobs"],
+        **_show_logprobs(settings),
         grammars=choose_backend(catalog, grammar_backend(settings), choices),
         logits_processors=settings["logits_processors"],
         adapters=adapter_options(settings, catalog.offers(ModelAlias)),
@@ -145,6 +145,12 @@ def _resolve(settings: Settings, plugins: Plugins, folder: Path | None = None) -
     )
     _refuse_problems(config, settings, plugins, capabilities)
     return config
+
+
+def _show_logprobs(settings: Settings) -> dict[str, Any]:
+    """How many log probabilities a request may see, and whether they follow the draw."""
+    processed = settings["logprobs_mode"] == "processed_logprobs"
+    return {"max_logprobs": settings["max_logprobs"], "processed_logprobs": processed}
 
 
 def _share_memory(settings: Settings) -> dict[str, Any]:

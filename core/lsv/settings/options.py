@@ -151,6 +151,11 @@ _MODEL = grouped(
     Setting(name="seed", type="int", default=0, help="seed of random weights and of requests without their own"),
     Setting(name="max_logprobs", type="int", default=20, low=-1, help="most log probabilities of a request"),
     Setting(
+        name="logprobs_mode", default="raw_logprobs", choices=("raw_logprobs", "processed_logprobs"),
+        help="log probabilities of the model itself, or those that tokens are drawn by: after biases, penalties, "
+        "temperature and filters",
+    ),
+    Setting(
         name="generation_config", default="auto",
         help="folder of the generation_config.json with recommended sampling; auto is the model's, vllm is none",
     ),

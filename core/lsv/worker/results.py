@@ -355,7 +355,7 @@ class ResultBuilder:
             drawn = accept_typical(logits, drawn, slots, lengths, behind, self.typical, allowed)
         self.drawn = agree(drawn)
         self.coming = fetch(self.drawn)
-        self.described = describe_rows(logits, self.drawn, slots, self.ops)
+        self.described = describe_rows(logits, self.drawn, slots, lengths, self.ops, allowed, behind)
 
     def _pool(self, spans: Sequence[Tensor]) -> None:
         """Gather the states of pooled rows, and make the vectors of those whose prompts end in this step."""

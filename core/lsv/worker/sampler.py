@@ -64,7 +64,7 @@ def sample_rows(logits: Tensor, slots: Sequence[Slot], ops: Sampling = _PLAIN) -
     """Draw the next token of each slot. ``logits`` [rows, vocabulary], any float dtype."""
     lengths = [len(slot.tokens) for slot in slots]
     drawn = draw_rows(logits, slots, lengths, ops)
-    described, tokens = describe_rows(logits, drawn, slots, ops), drawn.tolist()
+    described, tokens = describe_rows(logits, drawn, slots, lengths, ops), drawn.tolist()
     return Samples(tokens, described.read() if described else {}, why_failed(tokens, slots))
 
 
@@ -184,12 +184,28 @@ def _why(token: int, slot: Slot) -> str:
     )
 
 
-def describe_rows(logits: Tensor, tokens: Tensor, slots: Sequence[Slot], ops: Sampling = _PLAIN) -> Described | None:
-    """Log probabilities of the rows whose slots ask for them, on their way; ``tokens`` as ``draw_rows`` gives them."""
+def describe_rows(
+    logits: Tensor,
+    tokens: Tensor,
+    slots: Sequence[Slot],
+    lengths: Sequence[int],
+    ops: Sampling = _PLAIN,
+    masks: RowMasks = NO_MASKS,
+    drafts: Sequence[int] = (),
+) -> Described | None:
+    """Log probabilities of the rows whose slots ask for them, on their way; ``tokens`` as ``draw_rows`` gives them for
+    the other arguments.
+    """
     asking = [row for row, slot in enumerate(slots) if slot.params.logprobs is not None]
     if not asking:
         return None
-    return describe(logits, tokens, [slots[row].params.logprobs or 0 for row in asking], asking, ops.describe)
+    wanted = [slots[row].params.logprobs or 0 for row in asking]
+    if not ops.processed:
+        return describe(logits, tokens, wanted, asking, ops.describe)
+    choices, edits = choices_of(slots, lengths, len(logits), logits.shape[-1], masks, drafts)
+    # kernels may want the model's dtype, so that the reference describes these
+    shown = sampling.processed_logits(logits, choices, edits).clamp_(min=_FORBIDDEN)
+    return describe(shown, tokens, wanted, asking)
 
 
 def choices_of(

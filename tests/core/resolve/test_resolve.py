@@ -270,6 +270,8 @@ def test_a_disabled_window_is_that_of_the_language_model(configure):
         (("-pp", "2", "--pipeline-layer-partition", "one,two"), {}, "pipeline_layer_partition=one,two"),
         (("-pp", "2", "--load-format", "sharded_state"), {}, "sharded_state: not with pipeline_parallel_size=2"),
         (("-pp", "2", "--executor", "inline"), {}, "several need executor processes"),
+        (("-tp", "2", "--executor", "external_launcher"), {}, "started by another launcher can't share a model here"),
+        (("--logprobs-mode", "raw_logits"), {}, "must be one of raw_logprobs, processed_logprobs"),
         (("--no-enable-chunked-prefill", "--max-num-batched-tokens", "128"), {}, "needs chunked prefill"),
         (("--no-enable-chunked-prefill", "--max-itl-ms", "50"), {}, "max_itl_ms=50 needs chunked prefill"),
         ((), {"architectures": []}, "names no architecture"),
@@ -278,6 +280,12 @@ def test_a_disabled_window_is_that_of_the_language_model(configure):
 def test_what_cannot_be_is_refused_by_name(configure, flags, config, words):
     with pytest.raises(ConfigError, match=words):
         configure(*flags, **config)
+
+
+def test_an_engine_of_a_process_that_a_launcher_started(configure):
+    config = configure("--distributed-executor-backend", "external_launcher", "--logprobs-mode", "processed_logprobs")
+    assert (config.executor, config.processed_logprobs) == ("inline", True)
+    assert not configure().processed_logprobs
 
 
 def test_missing_and_broken_checkpoints(plugins, tmp_path):

@@ -4,6 +4,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -268,3 +269,31 @@ def test_the_ops_given_are_the_ones_that_run(make_slot: MakeSlot, monkeypatch: p
     assert samples.tokens[0] == 7
     assert samples.failed == {1: NOT_FINITE}
     assert not samples.logprobs
+
+
+@pytest.mark.parametrize("field", [*FIELDS, "all"])
+def test_processed_log_probabilities_are_those_of_the_draw(make_slot: MakeSlot, field: str) -> None:
+    chance = random.Random(field)
+    names = [name for name in FIELDS if name != "greedy"] if field == "all" else [field]
+    slots = [random_slot(make_slot, chance, names) for _ in range(40)]
+    for slot in slots:
+        slot.begin.params.logprobs = 3
+    logits = random_logits(40, seed=2)
+    samples = sample_rows(logits, slots, Sampling(processed=True))
+    for row, slot in enumerate(slots):
+        x = constrained_logits(logits[row].tolist(), slot)
+        hot = slot.begin.params.replace(temperature=1.0) if slot.params.greedy else slot.params
+        likely = probabilities(x, SimpleNamespace(params=hot))
+        shown = samples.logprobs[row]
+        assert shown.ids[0][0] == samples.tokens[row]
+        for token, value in zip(shown.ids[0], shown.values[0], strict=True):
+            if likely[token] == 0.0:
+                assert value < -1e30
+            else:
+                assert value == pytest.approx(math.log(likely[token]), abs=1e-3)
+
+
+def test_raw_log_probabilities_are_the_models_own(make_slot: MakeSlot) -> None:
+    logits = random_logits(1, seed=3)
+    (shown,) = sample_rows(logits.clone(), [make_slot(temperature=3.0, top_k=2, logprobs=0)]).logprobs.values()
+    assert shown.values[0][0] == pytest.approx(float(logits[0].log_softmax(-1)[shown.ids[0][0]]), abs=1e-5)

@@ -109,6 +109,14 @@ def choose_executor(asked: str, topology: Topology, catalog: Catalog, *, spread:
         return "nodes"
     if asked == "nodes":
         raise ConfigError("executor nodes requires several machines: set their number with --nnodes", param="executor")
+    if asked == "external_launcher":
+        if topology.ranks > 1:
+            raise ConfigError(
+                "executor external_launcher: ranks started by another launcher can't share a model here; set "
+                "tensor_parallel_size to 1 in each of them, or leave the option out",
+                param="executor",
+            )
+        return "inline"
     if asked == "inline" and topology.ranks > 1:
         raise ConfigError("executor inline runs one device: several need executor processes", param="executor")
     if asked != "auto":

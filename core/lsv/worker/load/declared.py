@@ -148,7 +148,7 @@ def declare(
     ignored = (f"^{re.escape(name)}$" for name in passed_over)
     declared = Declared(
         model=model,
-        sampling=Sampling(model.vocab_size, dtype),
+        sampling=Sampling(model.vocab_size, dtype, processed=config.processed_logprobs),
         layers=model.attention_layers(),
         states=model.state_layers(),
         specs=specs,
