@@ -32,7 +32,7 @@ from lsv.engine.offline.inline_client import InlineClient
 from lsv.engine.offline.llm_engine import LLMEngine as SteppedEngine
 from lsv.engine.offline.llm_engine import Output
 from lsv.engine.offline.pooling import PoolingMethods
-from lsv.engine.offline.progress import progress_bar
+from lsv.engine.offline.progress import Progress, progress_bar
 from lsv.engine.stats_log import describe_state
 from lsv.errors import ConfigError
 from lsv.media.options import MediaOptions
@@ -137,13 +137,13 @@ class LLM(PoolingMethods, ControlMethods):
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
-        use_tqdm: bool = True,
+        use_tqdm: Progress = True,
         priority: Sequence[int] | None = None,
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         prompt_adapter_request: object = None,
     ) -> list[RequestOutput]:
-        """Answers in the order of the prompts; ``use_tqdm`` shows progress on stderr. ``lora_request`` is the adapter
-        of all prompts, or one for each.
+        """Answers in the order of the prompts; ``use_tqdm`` shows progress on stderr, or is what makes a bar.
+        ``lora_request`` is the adapter of all prompts, or one for each.
 
         One set of parameters serves all prompts, a list gives each its own. Raises ``BadRequest`` before anything is
         computed, ``EngineDied`` later; no request is left behind. A request that fails alone does not cost the others
@@ -159,7 +159,7 @@ class LLM(PoolingMethods, ControlMethods):
         self,
         messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        use_tqdm: bool = True,
+        use_tqdm: Progress = True,
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
@@ -191,7 +191,7 @@ class LLM(PoolingMethods, ControlMethods):
         prompts: PromptInput | Sequence[PromptInput],
         params: BeamSearchParams,
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
-        use_tqdm: bool = False,
+        use_tqdm: Progress = False,
         concurrency_limit: int | None = None,
     ) -> list[BeamSearchOutput]:
         """The likeliest answers to each prompt, best first. The engine itself bounds what runs at a time, so that
@@ -205,7 +205,7 @@ class LLM(PoolingMethods, ControlMethods):
         self,
         prompts: Sequence[PromptInput],
         params: Sequence[SamplingParams | PoolingParams],
-        show_progress: bool,
+        show_progress: Progress,
         priority: Sequence[int] | None,
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
     ) -> list[Output]:
@@ -317,8 +317,12 @@ class LLMEngine(SteppedEngine):
 
         return ModelExecutor(partial(save_sharded_state, self.client.config, self._llm._plugins.catalog))
 
-    def get_model_config(self) -> ModelConfig:
+    @property
+    def model_config(self) -> ModelConfig:
         return ModelConfig.of(self.client.config, self.client.fit)
+
+    def get_model_config(self) -> ModelConfig:
+        return self.model_config
 
     def get_parallel_config(self) -> ParallelConfig:
         return ParallelConfig.of(self.client.config)

@@ -78,7 +78,7 @@ def test_scheduler_kv_and_request_stand_alone() -> None:
         "scheduler": r"lsv\.(scheduler|kv|request|errors|config|capabilities)(\..*)?",
     }
     standard = (
-        r"__future__|bisect|collections\.abc|collections|dataclasses|enum|functools|hashlib|heapq|itertools|math|pathlib"
+        r"__future__|bisect|collections\.abc|collections|copy|dataclasses|enum|functools|hashlib|heapq|itertools|math|pathlib"
         r"|struct|typing"
     )
     for part, own in allowed.items():

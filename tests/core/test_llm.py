@@ -18,6 +18,7 @@ from lsv.engine.offline import generation
 from lsv.errors import BadRequest, ConfigError, EngineDied, RequestFailed
 from lsv.llm import LLMEngine, read_options
 from lsv.media.options import MediaOptions
+from lsv.request.output_kind import RequestOutputKind
 from lsv.request.params import PoolingParams
 from lsv.request.prompt import Prompt
 from lsv.request.request import FinishReason
@@ -461,3 +462,67 @@ def test_default_parameters(llm: LLM):
     assert llm.get_default_sampling_params() == SamplingParams()
     (output,) = llm.generate([[1]], use_tqdm=False)
     assert output.outputs[0].finish_reason in (FinishReason.LENGTH, FinishReason.STOP)
+
+
+@pytest.mark.parametrize("kind", RequestOutputKind)
+def test_outputs_of_steps_are_of_the_kind_that_was_asked_for(llm: LLM, kind: RequestOutputKind):
+    llm.llm_engine.add_request("a", "Hello", greedy(output_kind=kind, logprobs=0))
+    seen = [output.outputs[0] for output in step_to_the_end(llm)]
+    whole = expected(TOKENIZER.encode("Hello"))
+    ids = {
+        RequestOutputKind.CUMULATIVE: [whole[: count + 1] for count in range(6)],
+        RequestOutputKind.DELTA: [(token,) for token in whole],
+        RequestOutputKind.FINAL_ONLY: [whole],
+    }[kind]
+    assert [answer.token_ids for answer in seen] == ids
+    assert [tuple(token for shown in answer.logprobs for token in shown) for answer in seen] == ids
+    texts = [answer.text for answer in seen]
+    assert (texts[-1] if kind is not RequestOutputKind.DELTA else "".join(texts)) == TOKENIZER.decode(whole)
+    (output,) = llm.generate("Hello", greedy(output_kind=kind), use_tqdm=False)
+    assert output.outputs[0].token_ids == whole
+
+
+def step_to_the_end(llm: LLM) -> list[Any]:
+    found = []
+    while llm.llm_engine.has_unfinished_requests():
+        found += llm.llm_engine.step()
+    return found
+
+
+def test_requests_keep_the_parameters_that_they_began_with(llm: LLM):
+    params = greedy(6)
+    llm.llm_engine.add_request("a", "Hello", params)
+    params.max_tokens = 2
+    llm.llm_engine.add_request("b", "Hello", params)
+    ends = {output.request_id: output.outputs[0] for output in step_to_the_end(llm) if output.finished}
+    assert [len(ends[name].token_ids) for name in "ab"] == [6, 2]
+
+
+def test_progress_is_shown_by_what_the_caller_gives(llm: LLM):
+    calls: list[Any] = []
+
+    class Bar:
+        def __init__(self, **options: Any) -> None:
+            calls.append(options["total"])
+
+        def update(self, count: int) -> None:
+            calls.append(count)
+
+        def close(self) -> None:
+            calls.append("closed")
+
+    llm.generate(["a", "b"], greedy(), use_tqdm=Bar)
+    assert calls == [2, 1, 1, "closed"]
+
+
+def test_the_engine_says_what_model_it_runs(llm: LLM):
+    assert llm.llm_engine.model_config == llm.llm_engine.get_model_config()
+    with pytest.raises(AttributeError, match="weights of a running engine can't be changed"):
+        _ = llm.llm_engine.model_executor.driver_worker
+
+
+def test_log_probabilities_of_draws_do_not_cover_logits_processors():
+    llm = make(processed_logprobs=True, executor="inline")
+    with pytest.raises(BadRequest, match="do not cover logits processors") as refused:
+        llm.generate("Hello", greedy(logprobs=1, logits_processors=[lambda ids, logits: logits]), use_tqdm=False)
+    assert refused.value.param == "logprobs"

@@ -83,7 +83,7 @@ class AsyncLLMEngine:
 
     async def generate(
         self,
-        inputs: PromptInput,
+        prompt: PromptInput,
         sampling_params: SamplingParams,
         request_id: str,
         lora_request: LoRARequest | None = None,
@@ -92,34 +92,38 @@ class AsyncLLMEngine:
         *,
         priority: int = 0,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """The answers to a prompt as they grow; the last output is ``finished``, or was aborted.
+        """The answers to a prompt as they grow; the last output is ``finished``, or was aborted. ``output_kind`` of the
+        parameters says what each output holds.
 
         Leaving the generator early aborts the request. Raises ``BadRequest``, also for an id that is in use,
         ``EngineDied``, ``RequestFailed`` or what the model could not be loaded for.
         """
         refuse_prompt_adapter(prompt_adapter_request)
         check_kind(sampling_params, SamplingParams, "sampling_params")
+        params = sampling_params.clone()
         adapter = await self._load_adapter(lora_request)
         spec = await self._ask(
-            inputs, request_id, sampling=sampling_params, priority=priority, trace=trace_headers, adapter=adapter
+            prompt, request_id, sampling=params, priority=priority, trace=trace_headers, adapter=adapter
         )
-        generation = Generation(spec, sampling_params, self._client.admission.admit(spec))
+        generation = Generation(spec, params, self._client.admission.admit(spec))
         aborted = self._running[request_id] = asyncio.Event()
         try:
             async with aclosing(_until(aborted, self._client.generate(spec))) as chunks:
                 async for chunk in chunks:
                     if chunk.grows:
                         generation.answers.add(chunk)
-                        yield generation.output()
+                        if (output := generation.update()) is not None:
+                            yield output
             if aborted.is_set():
                 generation.answers.abort()
-                yield generation.output()
+                if (output := generation.update()) is not None:
+                    yield output
         finally:
             del self._running[request_id]
 
     async def encode(
         self,
-        inputs: PromptInput,
+        prompt: PromptInput,
         pooling_params: PoolingParams,
         request_id: str,
         lora_request: LoRARequest | None = None,
@@ -131,7 +135,7 @@ class AsyncLLMEngine:
         check_kind(pooling_params, PoolingParams, "pooling_params")
         adapter = await self._load_adapter(lora_request)
         spec = await self._ask(
-            inputs, request_id, pooling=pooling_params, priority=priority, trace=trace_headers, adapter=adapter
+            prompt, request_id, pooling=pooling_params, priority=priority, trace=trace_headers, adapter=adapter
         )
         aborted = self._running[request_id] = asyncio.Event()
         try:
@@ -139,7 +143,7 @@ class AsyncLLMEngine:
                 async for vector in vectors:
                     ids = self._client.admission.admit(spec).prompt.ids
                     yield EmbeddingRequestOutput(
-                        request_id=request_id, prompt_token_ids=ids, outputs=EmbeddingOutput(vector)
+                        request_id=request_id, prompt_token_ids=ids, outputs=EmbeddingOutput(list(vector))
                     )
         finally:
             del self._running[request_id]
@@ -247,11 +251,19 @@ class AsyncLLMEngine:
 
     # What runs
 
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._client.tokenizer
+
+    @property
+    def model_config(self) -> ModelConfig:
+        return ModelConfig.of(self.config, self._client.fit)
+
     async def get_tokenizer(self) -> Tokenizer:
         return self._client.tokenizer
 
     async def get_model_config(self) -> ModelConfig:
-        return ModelConfig.of(self.config, self._client.fit)
+        return self.model_config
 
     async def get_parallel_config(self) -> ParallelConfig:
         return ParallelConfig.of(self.config)

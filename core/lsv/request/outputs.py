@@ -267,7 +267,7 @@ class RequestOutput(_Failable, kw_only=True):
 class EmbeddingOutput(msgspec.Struct, frozen=True):
     """A vector."""
 
-    embedding: tuple[float, ...]
+    embedding: list[float]
     """Its numbers."""
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
 import msgspec
 
 from lsv.errors import BadRequest
+from lsv.request.output_kind import RequestOutputKind, check_output_kind
 from lsv.request.pooling import PoolingKind, PoolingTask
 from lsv.request.repetition import RepetitionDetectionParams, read_repetition
 from lsv.request.structured import StructuredOutputsParams
@@ -96,11 +98,11 @@ RECOMMENDABLE = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """The fields of ``SamplingParams`` that a checkpoint or an operator may set for requests that do not say."""
 
 
-class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+class SamplingParams(msgspec.Struct, kw_only=True):
     """How tokens are drawn and when an answer ends; field for field what vLLM's users know.
 
-    Checked on construction: a value out of range raises ``BadRequest`` naming the field. A field whose range is of
-    integers takes integers only.
+    Checked on construction and when a field is set: a value out of range raises ``BadRequest`` naming the field. A
+    field whose range is of integers takes integers only. Requests that have begun keep the values they began with.
     """
 
     n: Annotated[int, Range(1, MAX_N)] = 1
@@ -151,6 +153,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """Search for the likeliest answers instead of drawing: ``best_of`` (or ``n``) beams, the best ``n`` are given."""
     length_penalty: Annotated[float, Range(-10.0, 10.0)] = 1.0
     """Of a beam search: answers are ranked by their log probability over their length to this power."""
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    """What each output of a request that is stepped or awaited holds; ``LLM`` always gives whole answers."""
     early_stopping: bool | Literal["never"] = False
     """Of a beam search: True ends it with enough answers, False when the best beam is behind them as it is, "never"
     when it can't get before them at any length.
@@ -186,9 +190,17 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         """How many sequences are computed at a time for this prompt."""
         return self.best_of or self.n
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set a field, after checking it together with the others."""
+        if name not in self.__struct_fields__:
+            raise AttributeError(f"SamplingParams has no field {name!r}", name=name)
+        checked = msgspec.structs.replace(self, **{name: value})
+        for field in self.__struct_fields__:
+            msgspec.structs.force_setattr(self, field, getattr(checked, field))
+
     def clone(self) -> SamplingParams:
-        """A copy; parameters are immutable, so nothing is shared that could change."""
-        return msgspec.structs.replace(self)
+        """A copy. Its values are immutable, except dictionaries."""
+        return copy(self)
 
     def replace(self, **changes: Any) -> SamplingParams:
         """A copy with some fields changed, checked again."""
@@ -351,6 +363,7 @@ def _check_rules(params: SamplingParams) -> None:
     if params.best_of is not None and params.best_of < params.n:
         raise BadRequest(f"best_of must be at least n={params.n}, got {params.best_of}", param="best_of")
     _check_beams(params)
+    check_output_kind(params.output_kind, ranked=params.use_beam_search or params.beam_width > params.n)
     if params.greedy and params.candidates > 1 and not params.use_beam_search:
         raise BadRequest("n and best_of must be 1 when temperature is 0: every answer would be the same", param="n")
     if params.max_tokens is not None and params.min_tokens > params.max_tokens:

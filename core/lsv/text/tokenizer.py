@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 _METASPACE = "▁"
 _PADDING = 256
 """Rows of padding that any embedding may have, however small it is."""
+_UNKNOWN = {"return_tensors", "return_dict", "padding", "truncation", "max_length", "return_assistant_tokens_mask"}
+"""Arguments of the same method in transformers that are not followed."""
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
@@ -232,6 +234,38 @@ class Tokenizer:
             content_format=content_format,
             continue_final_message=continue_final_message,
         )
+
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
+        tokenize: bool = True,
+        **variables: Any,
+    ) -> str | list[int]:
+        """A conversation as ids, or as text unless ``tokenize``, with the arguments that transformers' users know.
+
+        Other arguments are variables of the template. Raises ``BadRequest``, also for arguments that would change ids.
+        """
+        if wrong := _UNKNOWN & variables.keys():
+            raise BadRequest(f"apply_chat_template gives ids or text: leave {', '.join(sorted(wrong))} out")
+        text = self.render_chat(
+            conversation, add_generation_prompt=add_generation_prompt, tools=tools, template=chat_template,
+            kwargs=variables, continue_final_message=continue_final_message,
+        )  # fmt: skip
+        return self.encode(text, add_special_tokens=False) if tokenize else text
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The tokenizer's own token for the end of an answer; ``eos_ids`` has all of them."""
+        return self._named_id("eos_token")
+
+    @property
+    def bos_token_id(self) -> int | None:
+        return self.bos_id
 
     def _named_id(self, name: str) -> int | None:
         token = self.special_tokens.get(name)

@@ -9,6 +9,7 @@ import pytest
 import lsv_demo
 from lsv import AsyncEngineArgs, AsyncLLMEngine, LoRARequest, PoolingParams, SamplingParams
 from lsv.errors import BadRequest, EngineDied, LsvError
+from lsv.request.output_kind import RequestOutputKind
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 
@@ -33,6 +34,10 @@ async def test_requests_of_a_script():
         (vector, _) = await last(engine.encode({"prompt": "Hello"}, PoolingParams(), "v", None, {"traceparent": "x"}))
         assert len(vector.outputs.embedding) > 8
 
+        final = GREEDY.replace(output_kind=RequestOutputKind.FINAL_ONLY)
+        (whole, count) = await last(engine.generate(prompt="Hello", sampling_params=final, request_id="final"))
+        assert (whole.outputs[0].text, count) == (answers[0][0].outputs[0].text, 1)
+
         pirate = LoRARequest("pirate", 1, lsv_demo.PIRATE)
         adapted = (last(engine.generate("Where does Mira live?", GREEDY, f"p{n}", pirate)) for n in range(3))
         assert len({output.outputs[0].text for output, _ in await asyncio.gather(*adapted)}) == 1
@@ -50,11 +55,12 @@ async def test_requests_of_a_script():
 
         async for _ in engine.generate("Hello", GREEDY.replace(max_tokens=400), "left"):
             break  # a client that has gone
-        assert (await engine.get_model_config()).max_model_len == 512
+        assert (await engine.get_model_config()).max_model_len == engine.model_config.max_model_len == 512
         assert (await engine.get_parallel_config()).tensor_parallel_size == 1
         assert (await engine.get_scheduler_config()).max_num_seqs == 8
         assert await engine.get_lora_config() is None
-        assert (await engine.get_tokenizer()).encode("Hello")
+        assert await engine.get_tokenizer() is engine.tokenizer
+        assert engine.tokenizer.encode("Hello")
         assert engine.limit_concurrency is None
         engine.shutdown_background_loop()
         with pytest.raises(LsvError):

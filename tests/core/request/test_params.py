@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from lsv.errors import BadRequest
+from lsv.request.output_kind import RequestOutputKind
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.request import Status
 from lsv.testing.fakes.requests import make_request
@@ -111,3 +112,27 @@ def test_whatever_is_given_is_taken_or_refused_by_name(name: str, wrong: object)
 def test_wrong_types_are_refused(name: str, wrong: object, message: str) -> None:
     with pytest.raises(BadRequest, match=f"{name} {message}"):
         SamplingParams(**{name: wrong})
+
+
+def test_a_field_that_is_set_is_checked_with_the_others():
+    params = SamplingParams(max_tokens=4)
+    params.temperature, params.stop = 0.0, ["a"]
+    assert (params.greedy, params.stop, params.max_tokens) == (True, ("a",), 4)
+    for name, value, message in (
+        ("top_p", 2, "top_p must be between"),
+        ("n", 2, "n and best_of must be 1 when temperature is 0"),
+        ("min_tokens", 5, "min_tokens must be at most max_tokens=4"),
+    ):
+        with pytest.raises(BadRequest, match=message):
+            setattr(params, name, value)
+    with pytest.raises(AttributeError, match="SamplingParams has no field 'temprature'"):
+        params.temprature = 1.0
+    assert params == SamplingParams(max_tokens=4, temperature=0.0, stop="a")
+
+
+def test_kinds_of_outputs_that_can_not_be_are_refused():
+    with pytest.raises(BadRequest, match="output_kind must be a RequestOutputKind, got 2"):
+        SamplingParams(output_kind=2)
+    for ranked in ({"best_of": 2}, {"use_beam_search": True, "n": 2}):
+        with pytest.raises(BadRequest, match="output_kind DELTA can't be combined"):
+            SamplingParams(output_kind=RequestOutputKind.DELTA, **ranked)

@@ -172,3 +172,18 @@ def test_an_example_without_a_template_of_lsv_is_refused_with_the_list():
         read_template("examples/tool_chat_template_deepseekv3.jinja")
     with pytest.raises(ConfigError, match=r"lsv itself has [\w, ]+$"):
         read_template("examples/mine.jinja")
+
+
+def test_transformers_name_of_rendering_is_known(tmp_path: Path):
+    reference = transformers.PreTrainedTokenizerFast(tokenizer_file=str(DEMO / "tokenizer.json"))
+    tokenizer = Tokenizer.load(DEMO, chat_template="chatml")
+    conversation, template = [{"role": "user", "content": "Hi"}], read_template("chatml")
+    expected = reference.apply_chat_template(conversation, chat_template=template, return_dict=False)
+    assert tokenizer.apply_chat_template(conversation) == expected
+    text = tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
+    assert text == tokenizer.render_chat(conversation)
+    shown = tokenizer.apply_chat_template(conversation, chat_template="{{ tone }}", tokenize=False, tone="dry")
+    assert shown == "dry"
+    assert tokenizer.eos_token_id in tokenizer.eos_ids
+    with pytest.raises(BadRequest, match="leave return_tensors out"):
+        tokenizer.apply_chat_template(conversation, return_tensors="pt")

@@ -30,6 +30,14 @@ class ModelExecutor:
     def __init__(self, save: Callable[..., Sequence[Path]]) -> None:
         self._save = save
 
+    @property
+    def driver_worker(self) -> Any:
+        """Raises ``AttributeError``: trainers look here for a model whose weights they can overwrite."""
+        raise AttributeError(
+            "lsv's engine has no driver_worker: weights of a running engine can't be changed; save the model and make "
+            "a new LLM of its folder"
+        )
+
     def save_sharded_state(self, *, path: str, pattern: str | None = None, max_size: int | None = None) -> None:
         """Write the weights of each rank; see ``lsv.worker.load.saved``. Raises ``ConfigError``."""
         given: dict[str, Any] = {"pattern": pattern, "max_size": max_size}

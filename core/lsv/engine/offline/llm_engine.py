@@ -62,6 +62,7 @@ class LLMEngine:
         if lora_request is not None:
             named["adapter"] = self._load_adapter(lora_request)
         if isinstance(params, SamplingParams):
+            params = params.clone()
             asked = RequestSpec(prompts=(read,), sampling=params, **named)
             self._generating[request_id] = Generation(asked, params, self.client.add(asked, arrival_time))
             return
@@ -123,4 +124,6 @@ class LLMEngine:
         finished = generation.answers.finished
         if finished:
             del self._generating[name]
-        return generation.output() if finished or not finished_only else None
+        if finished_only:
+            return generation.output() if finished else None
+        return generation.update()

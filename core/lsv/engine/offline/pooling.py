@@ -10,6 +10,7 @@ import msgspec
 
 from lsv.engine.offline.arguments import list_params, list_texts, refuse_adapter, refuse_prompt_adapter
 from lsv.engine.offline.llm_engine import LLMEngine, Output
+from lsv.engine.offline.progress import Progress
 from lsv.errors import BadRequest
 from lsv.request.adapter import LoRARequest
 from lsv.request.outputs import (
@@ -36,7 +37,7 @@ class PoolingMethods:
         self,
         prompts: Any,
         params: Any,
-        show_progress: bool,
+        show_progress: Progress,
         priority: Sequence[int] | None,
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
     ) -> list[Output]:
@@ -51,7 +52,7 @@ class PoolingMethods:
         pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
         *,
         prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
-        use_tqdm: bool = True,
+        use_tqdm: Progress = True,
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         prompt_adapter_request: object = None,
         pooling_task: PoolingTask | None = None,
@@ -74,7 +75,7 @@ class PoolingMethods:
         self,
         prompts: Prompts,
         *,
-        use_tqdm: bool = True,
+        use_tqdm: Progress = True,
         pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         prompt_name: str | None = None,
@@ -92,7 +93,7 @@ class PoolingMethods:
         self,
         prompts: Prompts,
         *,
-        use_tqdm: bool = True,
+        use_tqdm: Progress = True,
         pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
     ) -> list[ClassificationRequestOutput]:
@@ -114,7 +115,7 @@ class PoolingMethods:
         self,
         prompts: Prompts,
         *,
-        use_tqdm: bool = True,
+        use_tqdm: Progress = True,
         pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
     ) -> list[PoolingRequestOutput]:
@@ -127,7 +128,7 @@ class PoolingMethods:
         data_2: str | Sequence[str],
         *,
         truncate_prompt_tokens: int | None = None,
-        use_tqdm: bool = True,
+        use_tqdm: Progress = True,
         pooling_params: PoolingParams | None = None,
         lora_request: object = None,
     ) -> list[ScoringRequestOutput]:
@@ -152,7 +153,7 @@ class PoolingMethods:
         ]
 
     def _judge(
-        self, firsts: list[str], seconds: list[str], params: PoolingParams, keep: int | None, use_tqdm: bool
+        self, firsts: list[str], seconds: list[str], params: PoolingParams, keep: int | None, use_tqdm: Progress
     ) -> list[ScoringRequestOutput]:
         """By a model that reads both texts."""
         client = self._open_engine().client

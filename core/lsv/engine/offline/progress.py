@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any, TypeAlias
 
 from lsv.engine.offline.llm_engine import Output
 from lsv.request.outputs import RequestOutput
 
+Progress: TypeAlias = "bool | Callable[..., Any]"
+"""Whether a bar is shown on stderr, or what makes one, such as ``tqdm``."""
+
 
 @contextmanager
-def progress_bar(total: int, shown: bool) -> Iterator[Any]:
+def progress_bar(total: int, shown: Progress) -> Iterator[Any]:
     """Gives a function that takes each finished output and moves the bar."""
     if not shown or not total:
         yield lambda output: None
+        return
+    if callable(shown):
+        with closing(shown(total=total, desc="Processed prompts", dynamic_ncols=True)) as given:
+            yield lambda output: given.update(1)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
