@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 WORKERS := -n 2 --dist loadgroup
 
-PARTS := fast slow onednn isa compilers emulated templates real
+PARTS := fast slow onednn isa compilers emulated templates real libraries
 
 .PHONY: serve webui browser test test-all durations test-flaky test-gpu wheels soak fuzz lint install install-dev install-fuzz install-real clean \
   test-newest test-clients $(PARTS:%=test-%) $(PARTS:%=run-%)
@@ -70,8 +70,8 @@ $(VENV)/.installed-real: $(VENV)/.installed-dev
 	@touch $@
 
 lint: install-dev
-	$(BIN)/ruff check core plugins webui tests benchmarks tools examples deploy
-	$(BIN)/ruff format --check -q core plugins webui tests benchmarks tools examples deploy
+	$(BIN)/ruff check core plugins webui tests benchmarks tools examples deploy compat
+	$(BIN)/ruff format --check -q core plugins webui tests benchmarks tools examples deploy compat
 	$(BIN)/mypy
 
 test: lint
@@ -165,6 +165,29 @@ $(CLIENTS)/%/.installed: examples/clients/requirements-%.txt
 	$(PYTHON) -m venv --clear $(@D)
 	$(@D)/bin/python -m pip install -q -r $<
 	@touch $@
+
+# Libraries written for vLLM, with their packages from the index, and the examples of vLLM's own sources: on lsv, through
+# compat/vllm. Their environment has the packages of $(VENV), torch among them, and adds what the libraries need.
+LIBRARIES := build/libraries
+VLLM      := 0.6.6
+run-libraries: $(LIBRARIES)/.installed $(LIBRARIES)/vllm-$(VLLM)
+	$(LIBRARIES)/env/bin/python -m pip install -q --no-build-isolation --no-deps --force-reinstall ./compat/vllm
+	LSV_TEST_LIBRARIES=$(CURDIR)/$(LIBRARIES) $(PYTEST) -rs $(WORKERS) tests/compat/test_libraries.py tests/compat/test_examples.py
+
+$(LIBRARIES)/.installed: tests/compat/libraries.txt $(VENV)/.installed-dev
+	$(PYTHON) -m venv --clear $(@D)/env
+	packages=$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"); \
+	echo "import site; site.addsitedir('$$packages')" > $$($(@D)/env/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/lsv.pth
+	$(@D)/env/bin/python -m pip install -q -r $<
+	@touch $@
+
+# pip leaves the sources unpacked, and fails on their metadata, for which vLLM's setup.py wants its own torch.
+$(LIBRARIES)/vllm-$(VLLM):
+	rm -rf $(LIBRARIES)/unpacked
+	mkdir -p $(LIBRARIES)/unpacked
+	-TMPDIR=$(CURDIR)/$(LIBRARIES)/unpacked $(BIN)/python -m pip download -q --no-deps --no-build-isolation --no-clean \
+	  --no-binary vllm -d $(LIBRARIES)/unpacked vllm==$(VLLM) 2> $(LIBRARIES)/unpacked/log
+	mv $(LIBRARIES)/unpacked/pip-download-*/vllm_* $@
 
 # What the tests of each module take, from which their order follows. On an idle machine; the slow ones too with KIND=slow.
 KIND ?= not slow
