@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
-import wave
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from lsv.errors import ConfigError
@@ -48,16 +45,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         report.outcome = "skipped"
         report.longrepr = (str(item.path), 0, f"Skipped: {found[0]}")
     return report
-
-
-def beep(hertz: int, seconds: float = 1.0) -> bytes:
-    """A tone, as a WAV file."""
-    samples = (8000 * np.sin(2 * np.pi * hertz * np.arange(int(16000 * seconds)) / 16000)).astype(np.int16)
-    file = io.BytesIO()
-    with wave.open(file, "wb") as out:
-        out.setparams((1, 2, 16000, 0, "NONE", "not compressed"))
-        out.writeframes(samples.tobytes())
-    return file.getvalue()
 
 
 @pytest.fixture(scope="session")

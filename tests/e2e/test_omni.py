@@ -13,7 +13,8 @@ from PIL import Image
 
 from lsv.testing.tiny import tiny
 
-from .conftest import Server, beep
+from suite.server import Server
+from suite.sounds import beep
 
 pytestmark = pytest.mark.slow
 

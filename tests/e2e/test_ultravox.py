@@ -11,7 +11,8 @@ import pytest
 
 from lsv.testing.tiny_hearing import tiny_ultravox
 
-from .conftest import Server, beep
+from suite.server import Server
+from suite.sounds import beep
 
 pytestmark = pytest.mark.slow
 
