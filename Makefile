@@ -17,7 +17,7 @@ WORKERS := -n 2 --dist loadgroup
 PARTS := fast slow onednn isa compilers emulated templates real libraries
 
 .PHONY: serve webui browser test test-all durations test-flaky test-gpu wheels soak fuzz lint install install-dev install-fuzz install-real clean \
-  test-newest test-clients $(PARTS:%=test-%) $(PARTS:%=run-%)
+  evidence test-newest test-clients $(PARTS:%=test-%) $(PARTS:%=run-%)
 
 serve: install
 	$(BIN)/lsv serve $(MODEL) --port $(PORT)
@@ -75,7 +75,7 @@ lint: install-dev
 	$(BIN)/mypy
 
 test: lint
-	$(PYTEST) -rs $(WORKERS) -m "not slow and not gpu" tests
+	$(PYTEST) -rs $(WORKERS) --check-evidence -m "not slow and not gpu" tests
 
 # All of it, part by part. Each part can run alone and prints its minutes.
 test-all: export PLATFORMS = xpu hpu cuda rocm torch
@@ -86,7 +86,7 @@ $(PARTS:%=test-%): test-%: install-dev
 	echo "test-$*: $$(( ($$(date +%s) - began + 30) / 60 )) minutes"; exit $$code
 
 run-fast:
-	$(PYTEST) $(WORKERS) -m "not slow and not gpu" tests
+	$(PYTEST) $(WORKERS) --check-evidence -m "not slow and not gpu" tests
 
 # The full matrices.
 SLOW ?= tests
@@ -193,6 +193,11 @@ $(LIBRARIES)/vllm-$(VLLM):
 KIND ?= not slow
 durations: install-dev
 	$(PYTEST) $(WORKERS) --renew-durations -m "$(KIND) and not gpu" tests
+
+# What tests of rows start, in tests/evidence.json, and the words that docs/compatibility.md gets from it; the slow ones too with KIND=slow.
+evidence: install-dev
+	$(PYTEST) $(WORKERS) --renew-evidence -m "row and $(KIND) and not gpu" tests
+	$(BIN)/python tools/compatibility.py --write
 
 # On a machine with an accelerator: what starts, what is right, how fast it is, in build/hardware/report.md. Uses the torch
 # that $(PYTHON) has and replaces none of it; without network it installs from the folder that make wheels has filled.

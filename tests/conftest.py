@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +19,7 @@ os.environ["OPENBLAS_CORETYPE"] = "Sandybridge"
 import torch
 
 from lsv.plugins import packages
-from suite import durations
+from suite import durations, evidence
 from suite.engines import Engines
 from suite.heap import Heap
 from suite.order import ModuleScheduling, put_longest_first
@@ -39,6 +40,9 @@ settings.register_profile("fuzz", max_examples=500)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--renew-durations", action="store_true", help="write what tests take to tests/durations.json")
+    parser.addoption("--renew-evidence", nargs="?", const=evidence.FILE, type=Path, metavar="FILE",
+                     help="write what tests of rows start, to tests/evidence.json if no file is named")  # fmt: skip
+    parser.addoption("--check-evidence", action="store_true", help="fail if tests of rows start something else")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -46,6 +50,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(LongestFirst())
     elif config.getoption("--renew-durations"):
         config.pluginmanager.register(durations.Stopwatch())
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", 0):
+        config.pluginmanager.register(evidence.Witness())
+    renew = config.getoption("--renew-evidence")
+    if not hasattr(config, "workerinput") and (renew or config.getoption("--check-evidence")):
+        config.pluginmanager.register(evidence.Record(renew))
 
 
 @pytest.hookimpl(optionalhook=True)
