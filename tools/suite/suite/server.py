@@ -8,7 +8,9 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import openai
@@ -21,16 +23,21 @@ CHOSEN = ("LSV_PLATFORM", "LSV_EMULATE", "LSV_HPU_SKIP_WARMUP")
 
 
 class Server:
-    """An ``lsv serve`` process with its log in a file, or in the descriptor ``output``."""
+    """An ``lsv serve`` process with its log in a file, or in the descriptor ``output``.
 
-    def __init__(self, log: Path, *arguments: str, output: int | None = None) -> None:
+    Of lsv's own and vLLM's environment variables it sees ``variables`` alone.
+    """
+
+    def __init__(
+        self, log: Path, *arguments: str, output: int | None = None, variables: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.port, self.log = free_port(), log
         command = [sys.executable, "-m", "lsv", "serve", *arguments, "--host", "127.0.0.1", "--port", str(self.port)]
         environment = {
             name: value
             for name, value in environment_with({}).items()
             if name in CHOSEN or not name.startswith(("LSV_", "VLLM_"))
-        }
+        } | dict(variables)
         self._clients: dict[str, openai.OpenAI] = {}
         with log.open("wb") as file:
             target = file.fileno() if output is None else output
