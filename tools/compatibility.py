@@ -39,7 +39,7 @@ this page from the tests of each row, by what these started when they last ran:
 | state | what stands behind it |
 |---|---|
 | works | a test started an engine, a server or a command on a device that was there, or called the feature's own code |
-| emulated | tests ran the code of a platform whose device was not there; [platforms.md](platforms.md) says what has run on cards |
+| emulated | tests ran a platform's code without its device; [platforms.md](platforms.md) says what has run on cards |
 | parsed | tests read the option or the launch line, up to the configuration of an engine; nothing was started |
 | partly | some of it is missing, as the row says |
 | not applicable | lsv does not have it, for the reason that the row gives |

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import os
 import random
 import subprocess
 import sys
@@ -21,6 +20,8 @@ from pathlib import Path
 
 import compatibility
 from compatibility import EMULATED, PARSED, ROOT, WORKS, Held, Row, Started
+
+from lsv.settings import environment_with
 
 SHARE = 30
 """One row in as many is drawn."""
@@ -83,7 +84,7 @@ def try_lines() -> bool:
 
 
 def run(command: Sequence[str]) -> int:
-    environment = {**os.environ, "LSV_TEST_SEEDS": "1", "OMP_NUM_THREADS": "1"}
+    environment = environment_with({"LSV_TEST_SEEDS": "1", "OMP_NUM_THREADS": "1"})
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 

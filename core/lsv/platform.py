@@ -30,9 +30,6 @@ Fill = Callable[[], None]
 """Writes values into the buffers of a step."""
 
 
-_UNOBSERVED = nullcontext()
-
-
 class Memory(msgspec.Struct, frozen=True):
     """Bytes of one device."""
 
@@ -303,7 +300,7 @@ class Device(abc.ABC):
 
         ``kind`` is the plan's. Row by row, ``count`` tokens are computed after ``start`` others.
         """
-        return _UNOBSERVED
+        return nullcontext()
 
     def fetcher(self, places: int) -> Fetcher | None:
         """Copies beside its work, into so many places; None where it makes none."""

@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 
 from lsv.testing.tiny import tiny
-
 from suite.server import Server
 from suite.sounds import beep
 

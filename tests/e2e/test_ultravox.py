@@ -10,7 +10,6 @@ import openai
 import pytest
 
 from lsv.testing.tiny_hearing import tiny_ultravox
-
 from suite.server import Server
 from suite.sounds import beep
 

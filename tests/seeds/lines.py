@@ -12,8 +12,9 @@ _XPU = "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 VLLM_WORKER_MULTIPROC_METHOD=spawn"
 _OLDER = f"TORCH_LLM_ALLREDUCE=1 VLLM_USE_V1=0 CCL_ZE_IPC_EXCHANGE=pidfd {_XPU}"
 _COMMON = "--dtype=float16 --enforce-eager --port 8000 --host 0.0.0.0 --trust-remote-code"
 _TEXT = f"{_COMMON} --disable-sliding-window --gpu-memory-util=0.9"
-_MEDIA = f"{_COMMON} --gpu-memory-util=0.9 --no-enable-prefix-caching --max-num-batched-tokens=5120 --disable-log-requests --max-model-len=5120"  # fmt: skip
-_POOLING = f"{_TEXT} --no-enable-prefix-caching --max-num-batched-tokens=2048 --disable-log-requests --max-model-len=2048"  # fmt: skip
+_QUIET = "--no-enable-prefix-caching --disable-log-requests"
+_MEDIA = f"{_COMMON} --gpu-memory-util=0.9 {_QUIET} --max-num-batched-tokens=5120 --max-model-len=5120"
+_POOLING = f"{_TEXT} {_QUIET} --max-num-batched-tokens=2048 --max-model-len=2048"
 _8K = "--max-num-batched-tokens=8192 --disable-log-requests --max-model-len=8192 --block-size 64"
 _R1 = "--model /llm/models/DeepSeek-R1-Distill-Qwen-7B --served-model-name DeepSeek-R1-Distill-Qwen-7B"
 

@@ -53,7 +53,7 @@ class Site:
         return {"HF_HOME": str(self.cache), "HF_HUB_OFFLINE": "1"}
 
     def provide(self, name: str, kind: str) -> Path:
-        """Write a checkpoint of a kind as ``name``: a folder below the models', or a name of the Hub (``org/model``)."""
+        """Write a checkpoint of a kind as ``name``: a folder below the models', or ``org/model`` of the Hub."""
         if "/" in name:
             place = self.cache / "hub" / f"models--{name.replace('/', '--')}"
             folder = place / "snapshots" / "0123abcd"

@@ -89,11 +89,13 @@ def _mark(line: Line) -> Text:
 
 def _check_collectives(context: CommandContext, settings: Settings) -> int:
     """Rank 0 prints what it found; a rank that fails says so itself, and torchrun ends the others."""
-    launched = read_rank()
-    platform, _ = choose_platform(settings["platform"], settings["emulate"], context.plugins.catalog, Choices())
+    launched, options = read_rank(), settings.plugin_options()
+    platform, _ = choose_platform(
+        settings["platform"], settings["emulate"], options, context.plugins.catalog, Choices()
+    )
     from lsv_doctor.collectives import check_collectives
 
-    for name, found in check_collectives(platform, settings.plugin_options(), launched):
+    for name, found in check_collectives(platform, options, launched):
         if launched.rank == 0:
             context.console.print(Text(f"ok  {name}: {found}"))
     return 0
