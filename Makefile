@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 WORKERS := -n 2 --dist loadgroup
 
-PARTS := fast slow onednn isa compilers emulated templates real libraries
+PARTS := fast slow onednn isa compilers emulated templates real libraries seeds
 
 .PHONY: serve webui browser test test-all durations test-flaky test-gpu wheels soak fuzz lint install install-dev install-fuzz install-real clean \
   evidence test-newest test-clients $(PARTS:%=test-%) $(PARTS:%=run-%)
@@ -75,7 +75,7 @@ lint: install-dev
 	$(BIN)/mypy
 
 test: lint
-	$(PYTEST) -rs $(WORKERS) --check-evidence -m "not slow and not gpu" tests
+	$(PYTEST) -rs $(WORKERS) -m "not slow and not gpu" tests
 
 # All of it, part by part. Each part can run alone and prints its minutes.
 test-all: export PLATFORMS = xpu hpu cuda rocm torch
@@ -170,8 +170,9 @@ $(CLIENTS)/%/.installed: examples/clients/requirements-%.txt
 # compat/vllm. Their environment has the packages of $(VENV), torch among them, and adds what the libraries need.
 LIBRARIES := build/libraries
 VLLM      := 0.6.6
+provide_vllm = $(LIBRARIES)/env/bin/python -m pip install -q --no-build-isolation --no-deps --force-reinstall ./compat/vllm
 run-libraries: $(LIBRARIES)/.installed $(LIBRARIES)/vllm-$(VLLM)
-	$(LIBRARIES)/env/bin/python -m pip install -q --no-build-isolation --no-deps --force-reinstall ./compat/vllm
+	$(provide_vllm)
 	LSV_TEST_LIBRARIES=$(CURDIR)/$(LIBRARIES) $(PYTEST) -rs $(WORKERS) tests/compat/test_libraries.py tests/compat/test_examples.py
 
 $(LIBRARIES)/.installed: tests/compat/libraries.txt $(VENV)/.installed-dev
@@ -188,6 +189,12 @@ $(LIBRARIES)/vllm-$(VLLM):
 	-TMPDIR=$(CURDIR)/$(LIBRARIES)/unpacked $(BIN)/python -m pip download -q --no-deps --no-build-isolation --no-clean \
 	  --no-binary vllm -d $(LIBRARIES)/unpacked vllm==$(VLLM) 2> $(LIBRARIES)/unpacked/log
 	mv $(LIBRARIES)/unpacked/pip-download-*/vllm_* $@
+
+# The launch lines and programs of the predecessors' documents, and rows of docs/compatibility.md drawn by the date, or by SEED.
+SEED ?= $(shell date +%Y%m%d)
+run-seeds: $(LIBRARIES)/.installed $(LIBRARIES)/vllm-$(VLLM)
+	$(provide_vllm)
+	LSV_TEST_LIBRARIES=$(CURDIR)/$(LIBRARIES) $(BIN)/python tools/seeds.py --seed $(SEED)
 
 # What the tests of each module take, from which their order follows. On an idle machine; the slow ones too with KIND=slow.
 KIND ?= not slow

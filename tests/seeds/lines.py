@@ -19,6 +19,10 @@ _8K = "--max-num-batched-tokens=8192 --disable-log-requests --max-model-len=8192
 _R1 = "--model /llm/models/DeepSeek-R1-Distill-Qwen-7B --served-model-name DeepSeek-R1-Distill-Qwen-7B"
 
 
+AS_IT_STANDS, WITH_THE_FLAG = "as it stands", "with the flag that its error names"
+"""How a line is answered."""
+
+
 class Line(NamedTuple):
     """A launch line, the checkpoint it needs, the emulated card it is for, and the request of its document."""
 

@@ -15,10 +15,9 @@ import pytest
 
 from suite.server import Server
 
-from .lines import LINES, Line, read
+from .lines import AS_IT_STANDS, LINES, WITH_THE_FLAG, Line, read
 from .site import Site
 
-AS_IT_STANDS, WITH_THE_FLAG = "as it stands", "with the flag that its error names"
 KEY = "token-abc123"
 SECONDS = 600.0
 
@@ -136,7 +135,7 @@ def test_a_line_of_the_documents_answers(
     if "ray" in line.words.split():
         request.getfixturevalue("ray_head")
     if "mineru_vl_utils" in line.words:
-        pytest.importorskip("mineru_vl_utils")
+        request.getfixturevalue("mineru")
     with Run(changed, site, log) as run:
         flag = _find_flag(lambda: REQUESTS[line.request](run))
     if flag:
@@ -175,9 +174,18 @@ def _provide_draft(line: Line, site: Site, log: Path) -> Line:
 
 
 @pytest.fixture
-def ray_head(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """``ray start --head`` of the document's step 5, with two machines in one."""
-    pytest.importorskip("ray")
+def mineru(libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real package for every process, without one that is called vllm."""
+    for name in ("mineru_vl_utils", "loguru"):
+        (tmp_path / name).symlink_to(libraries / name)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+
+@pytest.fixture
+def ray_head(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """``ray start`` of the document's step 5, with two machines in one."""
+    monkeypatch.syspath_prepend(str(libraries))
+    monkeypatch.setenv("PYTHONPATH", str(libraries))
     from ray.cluster_utils import Cluster
 
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})

@@ -46,13 +46,18 @@ def test_second(server, reads):
 @pytest.mark.row("F-1")
 def test_third(): ...
 
+@pytest.mark.row("F-1")
+def test_fourth():
+    Settings(Declared(()), {})
+
 def test_without_a_row():
     Settings(Declared(()), {})
 """
 STARTED = {
     "test_it.py::test_first": {"fast": ["command xpu emulated"]},
-    "test_it.py::test_second": {"fast": ["command xpu emulated", "settings"]},
+    "test_it.py::test_second": {"fast": ["command xpu emulated"]},
     "test_it.py::test_third": {"fast": []},
+    "test_it.py::test_fourth": {"fast": ["settings"]},
 }
 
 
@@ -73,7 +78,7 @@ def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
 
 
 def test_fixtures_count_for_every_test_that_uses_them(pytester: pytest.Pytester, file: Path) -> None:
-    run(pytester, "--renew").assert_outcomes(passed=5)
+    run(pytester, "--renew").assert_outcomes(passed=6)
     assert json.loads(file.read_text()) == STARTED
 
 

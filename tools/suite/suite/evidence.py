@@ -24,7 +24,8 @@ FILE = Path(__file__).resolve().parents[3] / "tests" / "evidence.json"
 ENGINE, COMMAND, SERVER, SETTINGS = "engine", "command", "server", "settings"
 """Things that tests start. An engine, that is a worker with a real model, and a command are followed by their platform,
 and by "emulated" where it runs without its device. A server answers HTTP requests in the test's own process, often
-before a fake engine. Settings are read from a command line, from variables or from arguments."""
+before a fake engine. Settings are read from a command line, from variables or from arguments; they count alone, since
+whatever else starts has settings, too, and tests that share an engine read none."""
 
 Evidence = dict[str, dict[str, list[str]]]
 """By test without parameters, what its ``fast`` and its ``slow`` cases started, sorted."""
@@ -75,7 +76,7 @@ class Witness:
         finally:
             used = (definitions[-1] for definitions in item._fixtureinfo.name2fixturedefs.values())
             started = self._open[-1].union(*(self._of_fixtures.get(each, ()) for each in used))
-            item.user_properties.append((self.NAME, sorted(started)))
+            item.user_properties.append((self.NAME, sorted(started - {SETTINGS} or started)))
 
 
 def watch(patches: pytest.MonkeyPatch, seen: Callable[[str], None]) -> None:
