@@ -53,7 +53,7 @@ EVIDENCE = {
     [
         (Row("F-1", "g", "f", "", ""), "works"),
         (Row("F-1", "g", "f", "", "no z"), "works: no z"),
-        (Row("F-2", "g", "f", "", "no z"), "not tested"),
+        (Row("F-2", "g", "f", "", "no z"), "not run"),
         (Row("F-3", "g", "f", "", ""), "emulated"),
         (Row("F-4", "g", "f", "", "no z"), "parsed: no z"),
         (Row("F-5", "g", "f", "", ""), "parsed"),

@@ -24,7 +24,7 @@ def test_flags_and_variables_of_a_guide_exist(guide: str) -> None:
     flags = {key for setting in settings for key in setting.keys}
     of_bench = {"cold", "profile", "output", "no-ops", *(key for setting in DATASET for key in setting.keys)}
     # of lsv doctor, py-spy, docker, lsv bench and lsv trace
-    of_commands = {"report", "evaluate", "pid", "runtime", *of_bench}
+    of_commands = {"report", "evaluate", "collectives", "pid", "runtime", *of_bench}
     assert set(re.findall(r"--([a-z][a-z-]*)", text)) <= flags | of_commands
     variables = {variable for setting in settings for variable in setting.variables}
     named = set(re.findall(r"`((?:VLLM|CUDA|NCCL|GLOO)_[A-Z_]+)[=`]", text))
