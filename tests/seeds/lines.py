@@ -34,14 +34,13 @@ class Line(NamedTuple):
     checkpoint: str
     request: str
     card: str = ""
-    rows: tuple[str, ...] = ()
 
 
 LINES = [
     Line("000 §1.4 launch, fp8", f"{_XPU} vllm serve {_R1} {_TEXT} {_8K} --quantization fp8 -tp=1",
-         "DeepSeek-R1-Distill-Qwen-7B", "qwen2", "chat", "xpu", ("F-195", "F-458", "F-459", "F-460")),
+         "DeepSeek-R1-Distill-Qwen-7B", "qwen2", "chat", "xpu"),
     Line("000 §1.5 benchmark_serving", f"{_XPU} vllm serve {_R1} {_TEXT} {_8K} -tp=1",
-         "DeepSeek-R1-Distill-Qwen-7B", "qwen2", "bench", "xpu", ("F-313",)),
+         "DeepSeek-R1-Distill-Qwen-7B", "qwen2", "bench", "xpu"),
     Line("000 §2.2 sym_int4",
          f"{_XPU} vllm serve --model /llm/models/DeepSeek-R1-Distill-Qwen-7B {_TEXT} --no-enable-prefix-caching {_8K} "
          "--quantization sym_int4 -tp=1",
@@ -49,35 +48,35 @@ LINES = [
     Line("000 §2.3 bge-m3 --task embed",
          f"{_XPU} vllm serve --model /llm/models/bge-m3 --served-model-name bge-m3 --task embed {_POOLING} "
          "--block-size 64 -tp=1",
-         "bge-m3", "bge-m3", "embed", "xpu", ("F-669",)),
+         "bge-m3", "bge-m3", "embed", "xpu"),
     Line("000 §2.3 bge-reranker-base --task classify",
          f"{_XPU} vllm serve --model /llm/models/bge-reranker-base --served-model-name bge-reranker-base "
          f"--task classify {_POOLING} --block-size 64 -tp=1",
-         "bge-reranker-base", "bge-reranker", "rerank", "xpu", ("F-737", "F-742")),
+         "bge-reranker-base", "bge-reranker", "rerank", "xpu"),
     Line("000 §2.4 Qwen2.5-VL",
          f"{_XPU} vllm serve --model /llm/models/Qwen2.5-VL-7B-Instruct --served-model-name Qwen2.5-VL-7B-Instruct "
          f"--allowed-local-media-path /llm/models/test {_MEDIA} --block-size 64 --quantization fp8 -tp=1",
-         "Qwen2.5-VL-7B-Instruct", "qwen2_5_vl", "picture", "xpu", ("F-720", "F-698")),
+         "Qwen2.5-VL-7B-Instruct", "qwen2_5_vl", "picture", "xpu"),
     Line("000 §2.4.1 Whisper",
          f"{_OLDER} python3 -m vllm.entrypoints.openai.api_server --model /llm/models/whisper-medium "
          f"--served-model-name whisper-medium --allowed-local-media-path /llm/models/test {_MEDIA} --block-size 16 "
          "--quantization fp8 -tp=1",
-         "whisper-medium", "whisper", "transcribe", "xpu", ("F-668",)),
+         "whisper-medium", "whisper", "transcribe", "xpu"),
     Line("000 §2.4.3 MinerU",
          "vllm serve opendatalab/MinerU2.5-2509-1.2B --max-model-len 32768 --max-num-seqs 256 "
          "--logits-processors mineru_vl_utils:MinerULogitsProcessor",
-         "opendatalab/MinerU2.5-2509-1.2B", "qwen2_vl", "chat", "", ("F-666", "F-722", "F-223")),
+         "opendatalab/MinerU2.5-2509-1.2B", "qwen2_vl", "chat"),
     Line("000 §2.5 Qwen2.5-Omni",
          f"{_XPU} vllm serve --model /llm/models/Qwen2.5-Omni-7B --served-model-name Qwen2.5-Omni-7B "
          f"--allowed-local-media-path /llm/models/test {_MEDIA} --block-size 64 --quantization fp8 -tp=1",
-         "Qwen2.5-Omni-7B", "omni", "picture and sound", "", ("F-709",)),
+         "Qwen2.5-Omni-7B", "omni", "picture and sound"),
     Line("000 §2.9 several machines, Ray",
          "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 VLLM_WORKER_MULTIPROC_METHOD=spawn VLLM_OFFLOAD_WEIGHTS_BEFORE_QUANT=1 "
          "CCL_ATL_TRANSPORT=ofi VLLM_HOST_IP=127.0.0.1 vllm serve --model /llm/models/Qwen2.5-7B-Instruct "
          f"{_COMMON} --disable-sliding-window --gpu-memory-util=0.9 --no-enable-prefix-caching "
          "--max-num-batched-tokens=8192 --disable-log-requests --max-model-len=20000 --block-size 64 "
          "--served-model-name test -tp=2 -pp=1 --distributed-executor-backend ray",
-         "Qwen2.5-7B-Instruct", "qwen2", "chat", "xpu", ("F-588", "F-589")),
+         "Qwen2.5-7B-Instruct", "qwen2", "chat", "xpu"),
     Line("001 §1.3 --device=xpu",
          "TORCH_LLM_ALLREDUCE=1 VLLM_USE_V1=1 CCL_ZE_IPC_EXCHANGE=pidfd VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 "
          f"VLLM_WORKER_MULTIPROC_METHOD=spawn python3 -m vllm.entrypoints.openai.api_server {_R1} {_TEXT} --device=xpu "
@@ -88,18 +87,18 @@ LINES = [
          f"--served-model-name bge-reranker-base --task embed {_TEXT} --device=xpu --no-enable-prefix-caching "
          "--max-num-batched-tokens=2048 --disable-log-requests --max-model-len=2048 --block-size 16 --quantization fp8 "
          "-tp=1",
-         "bge-reranker-base", "bge-reranker", "rerank", "xpu", ("F-103", "F-737", "F-742")),
+         "bge-reranker-base", "bge-reranker", "rerank", "xpu"),
     Line("002 INC, fp8_inc",
          "vllm serve meta-llama/Llama-3.1-405B-Instruct --dtype bfloat16 --max-model-len 2048 --block-size 128 "
          "--max-num-seqs 32 --quantization inc --kv-cache-dtype fp8_inc --weights-load-device cpu "
          "--tensor-parallel-size 2",
-         "meta-llama/Llama-3.1-405B-Instruct", "llama", "chat", "hpu", ("F-196",)),
+         "meta-llama/Llama-3.1-405B-Instruct", "llama", "chat", "hpu"),
     Line("003 serve Qwen2.5", "vllm serve Qwen/Qwen2.5-1.5B-Instruct",
          "Qwen/Qwen2.5-1.5B-Instruct", "qwen2", "chat"),
     Line("003 expert parallel, profiler",
          "vllm serve Qwen/Qwen3-30B-A3B-FP8 -tp 2 --enable-expert-parallel "
          '--profiler-config \'{"profiler": "torch", "torch_profiler_dir": "/llm/models/traces"}\'',
-         "Qwen/Qwen3-30B-A3B-FP8", "experts", "profile", "", ("F-198", "F-224", "F-107")),
+         "Qwen/Qwen3-30B-A3B-FP8", "experts", "profile"),
     Line("004 template_chatml.jinja",
          "vllm serve lmsys/vicuna-7b --chat-template ./examples/template_chatml.jinja",
          "lmsys/vicuna-7b", "llama", "chat"),
@@ -108,12 +107,12 @@ LINES = [
          "--chat-template examples/tool_chat_template_mistral.jinja",
          "mistralai/Mistral-7B-Instruct-v0.3", "mistral", "tools"),
     Line("004 LLaVA server", "vllm serve llava-hf/llava-1.5-7b-hf --chat-template template_llava.jinja",
-         "llava-hf/llava-1.5-7b-hf", "llava", "picture", "", ("F-698",)),
+         "llava-hf/llava-1.5-7b-hf", "llava", "picture"),
     Line("004 draft model server",
          "python -m vllm.entrypoints.openai.api_server --host 0.0.0.0 --port 8000 --model facebook/opt-6.7b --seed 42 "
          "-tp 1 --speculative_model facebook/opt-125m --use-v2-block-manager --num_speculative_tokens 5 "
          "--gpu_memory_utilization 0.8",
-         "facebook/opt-6.7b", "opt", "chat", "", ("F-197",)),
+         "facebook/opt-6.7b", "opt", "chat"),
     Line("004 --api-key, OpenAI client",
          "vllm serve NousResearch/Meta-Llama-3-8B-Instruct --dtype auto --api-key token-abc123",
          "NousResearch/Meta-Llama-3-8B-Instruct", "llama", "chat"),

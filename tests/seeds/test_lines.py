@@ -121,10 +121,7 @@ REQUESTS: dict[str, Callable[[Run], None]] = {
 }  # fmt: skip
 
 
-CASES = [pytest.param(line, id=line.name, marks=[pytest.mark.row(*line.rows)] if line.rows else []) for line in LINES]
-
-
-@pytest.mark.parametrize("line", CASES)
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line.name)
 def test_a_line_of_the_documents_answers(
     line: Line, site: Site, log: Path, record_property: Any, request: pytest.FixtureRequest
 ) -> None:

@@ -107,6 +107,11 @@ def test_programs_that_run_lsv_are_commands(words: list[str] | str, expected: st
     assert evidence._process(None, words) == expected
 
 
+@pytest.mark.parametrize("name", ["a.py::test_b", "a.py::test_b[1-x@y]", "a.py::test_b@group", "a.py::test_b[1]@group"])
+def test_parameters_and_groups_are_not_part_of_a_test(name: str) -> None:
+    assert evidence._test_of(name) == "a.py::test_b"
+
+
 def test_the_environment_chooses_the_platform_of_a_command() -> None:
     words = [sys.executable, "-m", "lsv", "serve"]
     environment = {"LSV_PLATFORM": "cuda", "LSV_EMULATE": "1"}

@@ -156,7 +156,7 @@ class Record:
             kind = "slow" if "slow" in report.keywords else "fast"
             for name, things in report.user_properties:
                 if name == Witness.NAME:
-                    self._started[report.nodeid.partition("[")[0], kind].update(_strings(things))
+                    self._started[_test_of(report.nodeid), kind].update(_strings(things))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._renew:
@@ -185,6 +185,11 @@ class Record:
         if wrong:
             print("\n".join(("", *wrong, f"run make evidence, or renew {FILE.name} by the tests that changed")))
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _test_of(nodeid: str) -> str:
+    """A test without its parameters, and without the group that xdist adds: ``file::test[1]@group``."""
+    return nodeid.partition("@")[0].partition("[")[0]
 
 
 def _strings(things: Any) -> Iterable[str]:
