@@ -1,4 +1,4 @@
-"""What frees the memory of engines that nobody holds any more."""
+"""Free the memory of engines that were deleted."""
 
 from __future__ import annotations
 

@@ -96,4 +96,5 @@ _OWN: Mapping[str, Mapping[str, str]] = {
 NAMES: Mapping[str, Mapping[str, str]] = {
     module: {**processors.NAMES.get(module, {}), **_OWN.get(module, {})} for module in {**processors.NAMES, **_OWN}
 }
-"""By module: each name and its place, ``package.module:name``. Those of logits processors are core's."""
+"""Maps each module to its names, and each name to its place, ``package.module:name``. Core lists the names that
+logits processors import."""

@@ -20,7 +20,7 @@ class BlockPattern:
     local: int
     stride: int
     shift: int
-    """By how many blocks each head's ``stride``-th blocks are before those of the head before."""
+    """By how many blocks the ``stride``-th blocks move towards the start from one head to the next."""
 
     first_head: int = 0
     """The number of this rank's first head in the whole model."""

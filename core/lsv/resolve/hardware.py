@@ -33,7 +33,7 @@ def choose_platform(
 ) -> tuple[Platform, DeviceInfo]:
     """The platform asked for, or with ``auto`` the highest-ranked one that finds a device; and its first device.
 
-    ``options`` are those of plugins, which may choose the device that is emulated.
+    ``options`` are the plugins' options. They may choose the emulated device.
 
     Raises ``ConfigError`` for a name no plugin offers, where there is no device, and for an emulation that is not
     named or not there; ``PluginError`` as ``load_platform``.

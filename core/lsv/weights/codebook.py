@@ -86,9 +86,7 @@ class CodedLinear(Linear):
     table: torch.Tensor
     """float32 [16 or 256]: the codebook's values."""
     input_bound: float = math.inf
-    """With ``ROUNDED``: a token's scale is at most that of a token with this largest number, and what is beyond it is
-    clamped.
-    """
+    """With ``ROUNDED``: the largest magnitude that a token's scale covers. Larger activations are clamped to it."""
 
     def __init__(
         self, layer: LinearLayer, codebook: Codebook, bias: nn.Parameter | None, marks: frozenset[str] = frozenset()

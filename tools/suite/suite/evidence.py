@@ -14,7 +14,7 @@ import json
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +156,7 @@ class Record:
             kind = "slow" if "slow" in report.keywords else "fast"
             for name, things in report.user_properties:
                 if name == Witness.NAME:
-                    self._started[_test_of(report.nodeid), kind].update(_strings(things))
+                    self._started[_test_of(report.nodeid), kind].update(things)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._renew:
@@ -190,7 +190,3 @@ class Record:
 def _test_of(nodeid: str) -> str:
     """A test without its parameters, and without the group that xdist adds: ``file::test[1]@group``."""
     return nodeid.partition("@")[0].partition("[")[0]
-
-
-def _strings(things: Any) -> Iterable[str]:
-    return (str(thing) for thing in things)
