@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,12 +14,10 @@ from typing import Any
 import pytest
 
 from lsv.settings import environment_with
+from suite.libraries import LIBRARIES
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "compat" / "vllm"
-LIBRARIES = Path(os.environ["LSV_TEST_LIBRARIES"]) if "LSV_TEST_LIBRARIES" in os.environ else None
-"""Where ``make test-libraries`` has an environment with the libraries, and vLLM's examples."""
-
 Run = Callable[..., str]
 
 SECONDS = 900

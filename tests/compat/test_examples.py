@@ -16,8 +16,9 @@ from PIL import Image
 
 from lsv.processes.folder import cache_root
 from lsv.testing.tiny import tiny
+from suite.libraries import LIBRARIES
 
-from .conftest import LIBRARIES, SECONDS, Run
+from .conftest import SECONDS, Run
 from .hub import fill
 
 pytestmark = [

@@ -13,9 +13,10 @@ import pytest
 
 from lsv import LLM, SamplingParams
 from lsv.testing.tiny import tiny
+from suite.libraries import LIBRARIES, MINERU, link_packages
 from suite.server import Server
 
-from .conftest import LIBRARIES, SECONDS, Run, last_json
+from .conftest import SECONDS, Run, last_json
 
 pytestmark = [
     pytest.mark.skipif(LIBRARIES is None, reason="needs make test-libraries"),
@@ -128,13 +129,7 @@ def test_mineru_reads_a_picture_with_both_clients(run: Run, reader: Path) -> Non
 def test_a_server_runs_minerus_processor_where_nothing_is_called_vllm(
     reader: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert LIBRARIES is not None
-    (packages,) = (LIBRARIES / "env" / "lib").glob("python3*/site-packages")
-    beside = tmp_path / "packages"
-    beside.mkdir()
-    for name in ("mineru_vl_utils", "loguru"):
-        (beside / name).symlink_to(packages / name)
-    monkeypatch.setenv("PYTHONPATH", str(beside))
+    monkeypatch.setenv("PYTHONPATH", str(link_packages(MINERU, tmp_path / "packages")))
     name = "mineru_vl_utils:MinerULogitsProcessor"
     server = Server(tmp_path / "log", str(reader), "--max-model-len", "256", "--logits-processors", name)
     try:

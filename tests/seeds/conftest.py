@@ -26,16 +26,6 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-@pytest.fixture
-def libraries() -> Path:
-    """The packages that ``make test-libraries`` installs."""
-    place = os.environ.get("LSV_TEST_LIBRARIES")
-    if place is None:
-        pytest.skip("needs the packages of make test-libraries")
-    (found,) = Path(place, "env", "lib").glob("python3*/site-packages")
-    return found
-
-
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the table of the lines."""
     answers = {}

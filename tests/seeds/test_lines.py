@@ -13,6 +13,7 @@ from typing import Any
 import openai
 import pytest
 
+from suite.libraries import MINERU, link_packages, site_packages
 from suite.server import Server
 
 from .lines import AS_IT_STANDS, LINES, WITH_THE_FLAG, Line, read
@@ -171,18 +172,17 @@ def _provide_draft(line: Line, site: Site, log: Path) -> Line:
 
 
 @pytest.fixture
-def mineru(libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def mineru(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real package for every process, without one that is called vllm."""
-    for name in ("mineru_vl_utils", "loguru"):
-        (tmp_path / name).symlink_to(libraries / name)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(link_packages(MINERU, tmp_path / "packages")))
 
 
 @pytest.fixture
-def ray_head(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def ray_head(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """``ray start`` of the document's step 5, with two machines in one."""
-    monkeypatch.syspath_prepend(str(libraries))
-    monkeypatch.setenv("PYTHONPATH", str(libraries))
+    packages = str(site_packages())
+    monkeypatch.syspath_prepend(packages)
+    monkeypatch.setenv("PYTHONPATH", packages)
     from ray.cluster_utils import Cluster
 
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
