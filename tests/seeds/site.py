@@ -21,7 +21,7 @@ from suite.sounds import beep
 
 LONG = {"max_position_embeddings": 131072}
 REAL = {**LONG, "vocab_size": 1024}
-"""As many tokens as load generators draw random ones from."""
+"""Load generators draw random tokens, which a vocabulary of bytes has too few of."""
 
 
 class Site:
@@ -74,7 +74,14 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
 
 def _decoder(family: str, **keys: Any) -> Callable[[Path], object]:
-    return lambda folder: tiny(family, folder, tokenizer=True, **{**REAL, **keys})
+    def write(folder: Path) -> None:
+        tiny(family, folder, tokenizer=True, **{**REAL, **keys})
+        file = folder / "tokenizer.json"
+        tokenizer = Tokenizer.from_file(str(file))
+        tokenizer.add_tokens([f"word{id}" for id in range(tokenizer.get_vocab_size(), REAL["vocab_size"])])
+        tokenizer.save(str(file))
+
+    return write
 
 
 def _encoder(auto: Any, positions: int, **keys: Any) -> Callable[[Path], object]:

@@ -90,7 +90,8 @@ def _bench(run: Run) -> None:
     ]  # fmt: skip
     found = subprocess.run([sys.executable, "-m", "lsv", *words], capture_output=True, text=True, timeout=SECONDS)
     assert found.returncode == 0, found.stderr
-    assert re.search(r"Successful requests:\s+10\b", found.stdout), found.stdout
+    figures = dict(line.split("\t")[:2] for line in found.stdout.splitlines() if "\t" in line)
+    assert (figures["requests"], figures["errors"]) == ("10", "0"), found.stdout
 
 
 def _profile(run: Run) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
-LIBRARIES = Path(os.environ["LSV_TEST_LIBRARIES"]) if "LSV_TEST_LIBRARIES" in os.environ else None
+from lsv.settings import environment_with
+
+_PLACE = environment_with({}).get("LSV_TEST_LIBRARIES")
+
+LIBRARIES = None if _PLACE is None else Path(_PLACE)
 """Where ``make test-libraries`` has an environment with the libraries, and vLLM's examples."""
 
 MINERU = ("mineru_vl_utils", "loguru")
