@@ -25,7 +25,8 @@ ENGINE, COMMAND, SERVER, SETTINGS = "engine", "command", "server", "settings"
 """Things that tests start. An engine, that is a worker with a real model, and a command are followed by their platform,
 and by "emulated" where it runs without its device. A server answers HTTP requests in the test's own process, often
 before a fake engine. Settings are read from a command line, from variables or from arguments; they count alone, since
-whatever else starts has settings, too, and tests that share an engine read none."""
+whatever else starts has settings, too, and tests that share an engine read none. Where caches and logs are, lsv reads
+once in a process, whatever test comes first: that does not count."""
 
 Evidence = dict[str, dict[str, list[str]]]
 """By test without parameters, what its ``fast`` and its ``slow`` cases started, sorted."""
@@ -86,7 +87,7 @@ def watch(patches: pytest.MonkeyPatch, seen: Callable[[str], None]) -> None:
     from lsv.cli import main
     from lsv.engine.engine import Engine
     from lsv.engine.socket_client import SocketClient
-    from lsv.settings import Settings
+    from lsv.settings import Settings, options
     from lsv.worker.worker import Worker
 
     def before(owner: Any, name: str, describe: Callable[..., str | None]) -> None:
@@ -104,7 +105,8 @@ def watch(patches: pytest.MonkeyPatch, seen: Callable[[str], None]) -> None:
     before(Worker, "start", lambda worker, *_, **__: _engine(worker._config))
     before(Engine, "submit", lambda engine, *_, **__: _engine(engine.config) if _is_real(engine._executor) else None)
     before(SocketClient, "__init__", lambda client, config, *_, **__: _engine(config))
-    before(Settings, "__init__", lambda *_, **__: SETTINGS)
+    own = {setting.name for setting in (*options.CACHING, *options.LOGGING)}
+    before(Settings, "__init__", lambda _, declared, *__, **___: None if declared.by_name.keys() <= own else SETTINGS)
     before(Sanic, "handle_request", lambda *_, **__: SERVER)
     before(main, "_dispatch", lambda arguments: _command(arguments, {}))
     before(subprocess.Popen, "__init__", _process)
