@@ -13,7 +13,7 @@ import ast
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,16 +47,19 @@ def _dotted(path: Path) -> str:
 
 def imported(file: Path, known: Iterable[str]) -> set[str]:
     """Which of the ``known`` modules a file imports, wherever in it."""
-    names = set(known)
-    found = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
-    # "from lsv.nn import sample" names the module, not the package it lies in
-    modules = {name for name in found if name in names}
-    return {name for name in modules if not any(other.startswith(f"{name}.") for other in modules)}
+    names = frozenset(known)
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    return {module for node in ast.walk(tree) for module in _modules(node, names)} & names
+
+
+def _modules(node: ast.AST, known: Set[str]) -> Iterator[str]:
+    """``from lsv.nn import sample`` imports a module from its package, ``from lsv.nn import Linear`` the package."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and not node.level:
+        for alias in node.names:
+            module = f"{node.module}.{alias.name}"
+            yield module if module in known else str(node.module)
 
 
 def module_graph(name: str) -> Graph:

@@ -27,7 +27,7 @@ OUR_OWN = {
     "core/lsv/cli/conversation.py": "files that the user names",
     "core/lsv/cli/main.py": "/dev/null",
     "core/lsv/cli/questions.py": "the user's own questions",
-    "core/lsv/devices/usage.py": "/proc",
+    "core/lsv/processes/usage.py": "/proc",
     "core/lsv/engine/replicas/rhythm.py": "pipes of our own",
     "core/lsv/engine/supervision/state.py": "a private folder of our own",
     "core/lsv/offline/engine_args.py": "the operator's configuration",

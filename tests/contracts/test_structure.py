@@ -41,6 +41,13 @@ def test_circles_are_seen() -> None:
     assert rooms.circles({"a": {"b"}, "b": set()}) == []
 
 
+def test_a_package_counts_beside_its_modules(tmp_path: Path) -> None:
+    file = tmp_path / "x.py"
+    file.write_text("from lsv.nn import Linear, sampling\nimport lsv.kv.blocks\ndef f():\n  from lsv.text import stops")
+    known = {"lsv", "lsv.nn", "lsv.nn.sampling", "lsv.kv", "lsv.kv.blocks", "lsv.text", "lsv.text.stops"}
+    assert rooms.imported(file, known) == {"lsv.nn", "lsv.nn.sampling", "lsv.kv.blocks", "lsv.text.stops"}
+
+
 def test_no_folder_is_crowded() -> None:
     files = [file for folder in ("core", "plugins", "webui", "tools") for file in (ROOT / folder).rglob("*.py")]
     counts = Counter(file.parent for file in files if file.name != "__init__.py")

@@ -7,8 +7,8 @@ import time
 
 from lsv import plugins
 from lsv.config import EngineConfig, Fit
-from lsv.devices.usage import written
 from lsv.processes import logs
+from lsv.processes.usage import written
 
 log = logging.getLogger(__name__)
 

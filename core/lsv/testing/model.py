@@ -13,7 +13,7 @@ import torch
 
 from lsv.attention import AttentionBackend, BatchLayout, CacheSpec
 from lsv.attention.chunks import cut_chunks
-from lsv.attention.states import StatePlan, plan_states, view_states
+from lsv.attention.state_plan import StatePlan, plan_states, view_states
 from lsv.config import EngineConfig
 from lsv.kv.spec import KVGroup
 from lsv.nn.model import Model, run, write_item

@@ -16,7 +16,7 @@ from torch import Tensor
 from lsv.attention import AttentionBackend, BatchLayout
 from lsv.attention.chunks import cut_chunks
 from lsv.attention.spans import ItemLayout
-from lsv.attention.states import plan_states, view_states
+from lsv.attention.state_plan import plan_states, view_states
 from lsv.attention.tables import TableRows
 from lsv.devices.staging import send
 from lsv.kv.spec import KVGroup

@@ -13,10 +13,10 @@ import torch
 from lsv.capabilities import DeviceInfo
 from lsv.devices.accelerator import Accelerator
 from lsv.devices.collectives import BackendCommunicator
-from lsv.devices.usage import GIB, written
 from lsv.errors import ConfigError
 from lsv.nn.model import Model
 from lsv.platform import BatchLimits, Budget, Communicator, Event, Fill, Group, Memory, Shape, ShapePolicy, StepFn
+from lsv.processes.usage import GIB, written
 from lsv_hpu import integers, selection
 from lsv_hpu.neural_compressor.calibration import Calibration
 from lsv_hpu.neural_compressor.files import read_config

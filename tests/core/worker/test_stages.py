@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lsv.devices.usage import GIB, host_usage, written
 from lsv.platform import Memory
+from lsv.processes.usage import GIB, host_usage, written
 from lsv.worker.load.stages import Stages
 
 

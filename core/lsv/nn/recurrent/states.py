@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from lsv.attention.states import Run, StateLayer, StatePart, StatePlan
+from lsv.attention.state_plan import Run, StatePlan
+from lsv.attention.states import StateLayer, StatePart
 from lsv.errors import ConfigError
 from lsv.nn.step import Step
 from lsv.weights.place import Weights

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import time
 
-from lsv.devices.usage import Usage, host_usage
 from lsv.platform import Device
+from lsv.processes.usage import Usage, host_usage
 
 log = logging.getLogger(__name__)
 

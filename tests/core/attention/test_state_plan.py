@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lsv.attention import BatchLayout
-from lsv.attention.states import plan_states
+from lsv.attention.state_plan import plan_states
 
 SIZE = 4
 
