@@ -24,8 +24,8 @@ import torch
 from machine import measure_limits
 
 from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, token_bytes
+from lsv.devices.device import Device
 from lsv.kv.spec import KVGroup
-from lsv.platform import Device
 from lsv_cpu import native
 from lsv_cpu.attention import CpuAttention
 from lsv_cpu.cache import KVCache

@@ -70,7 +70,7 @@ def time_sums(rank: int, address: str) -> None:
     import torch
 
     from lsv.devices.collectives import BackendCommunicator, gloo
-    from lsv.platform import Group
+    from lsv.devices.communicator import Group
     from lsv_cpu.platform import CpuPlatform
 
     device = CpuPlatform().open_rank(rank, 2, {"cpu.threads": 1})

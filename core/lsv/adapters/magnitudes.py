@@ -16,8 +16,8 @@ import torch
 
 from lsv.adapters.shares import Share
 from lsv.adapters.slots import AdapterSlots, Slots
+from lsv.devices.communicator import Communicator
 from lsv.errors import CheckpointError
-from lsv.platform import Communicator
 from lsv.weights.quantizer import Linear
 
 _LENGTHS = {torch.float16: 2.0**8}

@@ -16,9 +16,9 @@ from lsv.adapters.checkpoint import Pair, read_adapter
 from lsv.adapters.magnitudes import Held, Rescaling, agree, find_rescaling, has_magnitudes
 from lsv.adapters.slots import AdapterSlots, Slots
 from lsv.config import AdapterOptions
+from lsv.devices.communicator import Communicator
 from lsv.errors import CheckpointError, LsvError, NotYet
 from lsv.nn.model import Model
-from lsv.platform import Communicator
 from lsv.weights.checkpoint import some_of
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from lsv.attention.pattern import BlockPattern
-    from lsv.platform import Device
+    from lsv.devices.device import Device
 
 Int32s = npt.NDArray[np.int32]
 

@@ -13,8 +13,8 @@ from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, Int32s, Place,
 from lsv.attention.cache import make_cache
 from lsv.attention.plan import make_plan
 from lsv.attention.tables import TableRows
+from lsv.devices.device import Device
 from lsv.kv.spec import KVGroup, KVSpec
-from lsv.platform import Device
 
 
 class PagedBackend(ABC):

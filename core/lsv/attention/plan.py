@@ -14,7 +14,7 @@ from torch.nn import functional
 from lsv.attention import BatchLayout, Int32s
 from lsv.attention.tables import TableRows, blocks_at
 from lsv.devices import staging
-from lsv.platform import Device
+from lsv.devices.device import Device
 
 Int64s = npt.NDArray[np.int64]
 

@@ -11,7 +11,7 @@ import torch
 from lsv.attention import BatchLayout, Int32s
 from lsv.attention.plan import overwrite, pack, place_table, row_starts, send, split, table_shape, token_slots
 from lsv.attention.tables import TableRows, blocks_at
-from lsv.platform import Device
+from lsv.devices.device import Device
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import torch
 
-    from lsv.platform import Device
+    from lsv.devices.device import Device
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]

@@ -13,22 +13,12 @@ import numpy.typing as npt
 import torch
 
 from lsv.capabilities import DeviceInfo
+from lsv.devices.communicator import Communicator
+from lsv.devices.device import Budget, Device, Event, Fetcher, Fill, Memory, StepFn
 from lsv.devices.fetching import StreamFetcher, StreamRuntime
 from lsv.devices.graphs import Graphs, find_difference
+from lsv.devices.shapes import BatchLimits, Shape, ShapePolicy
 from lsv.devices.staging import close_staging, open_staging
-from lsv.platform import (
-    BatchLimits,
-    Budget,
-    Communicator,
-    Device,
-    Event,
-    Fetcher,
-    Fill,
-    Memory,
-    Shape,
-    ShapePolicy,
-    StepFn,
-)
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
+from lsv.devices.communicator import Communicator, Group
 from lsv.devices.rank_sum import RankSum
 from lsv.errors import ConfigError
-from lsv.platform import Communicator, Group
 from lsv.settings.host_ip import read_host_ip
 
 MakeBackend = Callable[[Any, int, int, timedelta], Any]

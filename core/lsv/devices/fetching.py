@@ -20,7 +20,7 @@ class StreamRuntime(Protocol):
 
 
 class StreamFetcher:
-    """``lsv.platform.Fetcher`` over a ``runtime``'s streams and events.
+    """``lsv.devices.device.Fetcher`` over a ``runtime``'s streams and events.
 
     All events are recorded anew in each step, before they are waited for: a step that is captured waits for none from
     outside the capture, and joins the stream again where the last copy is expected.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from lsv.platform import Fill, StepFn
+from lsv.devices.device import Fill, StepFn
 
 _TOLERANCE = 2e-2
 """How far a replayed row may be off the row launched op by op, relative to its length: libraries may choose other

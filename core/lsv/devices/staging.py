@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lsv.platform import Device, Event
+from lsv.devices.device import Device, Event
 
 _LAP = 1 << 20
 """Bytes in which numbers are laid one after the other before their copies are marked by an event."""

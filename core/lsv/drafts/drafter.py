@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lsv.config import Drafts, EngineConfig
-from lsv.platform import Device
+from lsv.devices.device import Device
 from lsv.plugins.catalog import Catalog
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch.nn import functional
 
-from lsv.platform import Communicator
+from lsv.devices.communicator import Communicator
 
 _NEWS_SECONDS = 5.0
 """In which it is known which replica is gone, once a connection to it has broken."""

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from torch import Tensor
 
 from lsv.config import Topology
+from lsv.devices.communicator import Communicator, Group
 from lsv.pipeline.meeting import Meeting
 from lsv.pipeline.stage import Stage
-from lsv.platform import Communicator, Group
 
 _ON_THEIR_WAY = 2
 """Steps whose states have been sent and may not have arrived; each keeps a copy."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Meeting(NamedTuple):
-    """Addresses as in ``lsv.platform.Group``: of all ranks, and of those of one machine, which can share memory."""
+    """Addresses of all ranks and of those on one machine, which can share memory; as in ``Group``."""
 
     address: str
     nearby: str = ""

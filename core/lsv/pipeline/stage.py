@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lsv.config import Topology
+from lsv.devices.communicator import Group
 from lsv.errors import ConfigError
 from lsv.pipeline.meeting import Meeting
-from lsv.platform import Group
 
 
 @dataclass(frozen=True, slots=True)

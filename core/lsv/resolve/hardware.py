@@ -8,7 +8,7 @@ from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import Choices, EngineConfig, OptionValue
 from lsv.errors import ConfigError, PluginError
 from lsv.offers import PlatformOffer, load_object
-from lsv.platform import Platform, check_platform_class
+from lsv.platform import Platform, find_misfits
 from lsv.plugins.catalog import Catalog
 
 
@@ -21,7 +21,7 @@ def load_platform(name: str, catalog: Catalog, *, emulate: bool = False) -> Plat
     if emulate and offer.emulation is None:
         raise ConfigError(f"platform {name} has no emulation: leave --emulate out", param="emulate")
     make = load_object(str(offer.emulation)) if emulate else catalog.load(offer)
-    problems = check_platform_class(make) if isinstance(make, type) else []
+    problems = find_misfits(make, Platform) if isinstance(make, type) else []
     if problems:
         raise PluginError(f"platform {name} of plugin {catalog.provider(offer)}: {'; '.join(problems)}")
     platform: Platform = make()

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from lsv.attention import AttentionBackend, AttentionLayer, BatchLayout, CacheSpec, token_bytes
+from lsv.devices.device import Device
 from lsv.kv.spec import KVGroup, KVSpec
-from lsv.platform import Device
 from lsv.testing.attention_cases import (
     FEATURES,
     HEAD_DIMS,

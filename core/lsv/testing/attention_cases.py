@@ -16,7 +16,7 @@ import torch
 
 from lsv.attention import AttentionLayer, values_of
 from lsv.attention.pattern import BlockPattern
-from lsv.platform import Device
+from lsv.devices.device import Device
 
 Floats = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]

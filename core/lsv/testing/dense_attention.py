@@ -15,7 +15,7 @@ from lsv.attention.plan import row_starts
 from lsv.kv.spec import KVGroup
 
 if TYPE_CHECKING:
-    from lsv.platform import Device
+    from lsv.devices.device import Device
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,12 @@ import torch
 
 from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import OptionValue
+from lsv.devices.communicator import Group
+from lsv.devices.device import Device, StepFn
+from lsv.devices.opening import open_index
+from lsv.devices.shapes import BatchLimits, Shape
 from lsv.offers import PlatformOffer, load_object
-from lsv.platform import BatchLimits, Device, Group, Platform, Shape, StepFn, check_platform_class
+from lsv.platform import Platform, find_misfits
 
 _LIMITS = BatchLimits(max_rows=8, max_tokens=64, max_blocks=16)
 _HEAVY = ("torch", "transformers")
@@ -30,7 +34,7 @@ def check_platform(
     load = offer.emulation if emulate else offer.load
     assert load is not None, f"{offer.name} has no emulation"
     cls = load_object(load)
-    problems = check_platform_class(cls)
+    problems = find_misfits(cls, Platform)
     assert not problems, "; ".join(problems)
     platform: Platform = cls()
     assert platform.api == 1, f"{offer.name} was made for version {platform.api} of this seam, not 1"
@@ -44,9 +48,9 @@ def check_platform(
     for number, info in enumerate(devices):
         _check_info(info, number)
         check_capabilities(platform.capabilities(info))
-    device = platform.open(devices[0].index, options or {})
+    device = open_index(platform, devices[0].index, options or {})
     try:
-        problems = check_platform_class(type(device))
+        problems = find_misfits(type(device), Device)
         assert not problems, "; ".join(problems)
         check_device(device)
     finally:

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from lsv.devices.communicator import Communicator
 from lsv.errors import CheckpointError, ConfigError
-from lsv.platform import Communicator
 from lsv.weights.naming import Prefixes
 from lsv.weights.placement import Placement
 from lsv.weights.quantizer import BIAS, WEIGHT, Linear, LinearLayer, Quantizer, Role, StoredTensor

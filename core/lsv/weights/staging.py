@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from lsv.platform import Device
+    from lsv.devices.device import Device
 
 BYTES = 16 << 20
 """Pinned memory of each thread that copies."""

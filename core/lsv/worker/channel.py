@@ -18,7 +18,7 @@ ORDERS = (
 
 
 class Start(msgspec.Struct, frozen=True, tag=True):
-    """Become rank ``rank``; the ranks meet at ``address``, see ``lsv.platform.Group``."""
+    """Become rank ``rank``; the ranks meet at ``address``, see ``lsv.devices.communicator.Group``."""
 
     config: EngineConfig
     rank: int

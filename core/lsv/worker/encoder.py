@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from lsv.config import EngineConfig
+from lsv.devices.device import Device
 from lsv.errors import BadRequest
 from lsv.nn.dtypes import model_dtype
 from lsv.nn.model import Encoder, Model
 from lsv.nn.step import Embeddings
 from lsv.pipeline.link import Links
-from lsv.platform import Device
 from lsv.processes.shared import read_data
 from lsv.request.media import EMBEDDINGS, MEDIA_REFUSED, Array, Media
 from lsv.scheduler.plan import Encode, Rows, StepPlan

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from lsv.attention import BatchLayout, Int32s
 from lsv.attention.spans import ItemLayout, SeenRow, find_items
 from lsv.attention.tables import BlockTables, pad_rows
+from lsv.devices.shapes import Shape
 from lsv.kv.spec import KVGroup
-from lsv.platform import Shape
 from lsv.request.media import Mutual, spans_of
 from lsv.scheduler.plan import Rows, StepPlan
 from lsv.worker.slots import Slot

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lsv.attention import BatchLayout, Int32s
+from lsv.devices.shapes import BatchLimits, Shape
 from lsv.kv.spec import KVGroup
-from lsv.platform import BatchLimits, Shape
 from lsv.worker.inputs import Batch, dummy_batch, pad_batch
 
 Int64s = npt.NDArray[np.int64]

@@ -18,6 +18,8 @@ from lsv.attention.chunks import cut_chunks
 from lsv.attention.spans import ItemLayout
 from lsv.attention.state_plan import plan_states, view_states
 from lsv.attention.tables import TableRows
+from lsv.devices.device import Device, Fill, StepFn
+from lsv.devices.shapes import Shape, ShapePolicy
 from lsv.devices.staging import send
 from lsv.kv.spec import KVGroup
 from lsv.nn import model as nn_model
@@ -25,7 +27,6 @@ from lsv.nn.model import Model
 from lsv.nn.step import Embeddings, Items, Step, Taps
 from lsv.ops import find_uncapturable
 from lsv.pipeline.link import Links
-from lsv.platform import Device, Fill, Shape, ShapePolicy, StepFn
 from lsv.worker.experts.shared import SharedExperts
 from lsv.worker.inputs import Batch, dummy_batch, pad_batch
 from lsv.worker.rehearsal import Rehearsal

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from lsv.attention import BatchLayout, Int32s
+from lsv.devices.shapes import BatchLimits
 from lsv.kv.spec import KVGroup
 from lsv.nn.sampling import CHOICE, WHOLE, Kind, Sampling
-from lsv.platform import BatchLimits
 from lsv.worker.edits import NO_EDITS, join_edits, make_edits
 from lsv.worker.inputs import Batch
 

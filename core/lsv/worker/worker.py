@@ -18,6 +18,8 @@ from torch import Tensor
 
 from lsv.adapters.store import AdapterStore
 from lsv.config import EngineConfig, Fit, OptionValue
+from lsv.devices.device import Device, Event
+from lsv.devices.shapes import BatchLimits
 from lsv.drafts.drafter import Drafter, Site
 from lsv.drafts.making import make_drafter, taps_of
 from lsv.engine.executor import ReportProgress
@@ -26,7 +28,6 @@ from lsv.nn.pooling.states import Pool
 from lsv.nn.sampling import Sampling
 from lsv.pipeline.meeting import Meeting
 from lsv.pipeline.stage import Stage
-from lsv.platform import BatchLimits, Device, Event
 from lsv.plugins.catalog import Catalog
 from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
 from lsv.worker.channel import ORDERS

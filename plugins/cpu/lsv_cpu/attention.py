@@ -12,8 +12,8 @@ from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, Int32s
 from lsv.attention.chosen import attend_pattern
 from lsv.attention.paged import PagedBackend
 from lsv.attention.plan import row_starts
+from lsv.devices.device import Device
 from lsv.kv.spec import KVGroup
-from lsv.platform import Device
 from lsv_cpu import native, reference
 from lsv_cpu.cache import KVCache, make_cache
 from lsv_cpu.codes import FORMS

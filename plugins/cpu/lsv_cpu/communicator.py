@@ -9,7 +9,7 @@ import os
 import torch
 
 from lsv.devices.collectives import TIMEOUT, GatheringCommunicator, open_store
-from lsv.platform import Group
+from lsv.devices.communicator import Group
 from lsv_cpu import native
 
 _CAPACITY = 1 << 20

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import OptionValue
-from lsv.platform import Budget, Communicator, Device, Group, Memory, Platform
+from lsv.devices.communicator import Communicator, Group
+from lsv.devices.device import Budget, Device, Memory
+from lsv.platform import Platform
 from lsv.processes.shared import SUPPORTED
 from lsv_cpu.cores import Share, share_cores
 from lsv_cpu.machine import Machine

@@ -11,9 +11,9 @@ import torch.distributed as dist
 from lsv.capabilities import DeviceInfo
 from lsv.devices.accelerator import MOST_TOKENS, Accelerator
 from lsv.devices.collectives import BackendCommunicator
+from lsv.devices.communicator import Communicator, Group
 from lsv.devices.graphs import Graphs
 from lsv.errors import ConfigError
-from lsv.platform import Communicator, Group
 from lsv_cuda.vendor import Vendor
 
 

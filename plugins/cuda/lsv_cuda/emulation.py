@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lsv.capabilities import DeviceInfo
 from lsv.config import OptionValue
-from lsv.platform import Device
+from lsv.devices.device import Device
 from lsv.testing.emulation import FakeCapturing, FakeGraph, emulated_device
 from lsv_cuda import libraries
 from lsv_cuda.machine import describe

@@ -13,8 +13,12 @@ import torch
 
 from lsv.config import OptionValue
 from lsv.devices.collectives import SERVED, BackendCommunicator, gloo_for, serve_store
+from lsv.devices.communicator import Communicator, Group
+from lsv.devices.device import Device
+from lsv.devices.opening import open_rank
+from lsv.devices.shapes import Shape
 from lsv.errors import ConfigError
-from lsv.platform import Communicator, Device, Group, Platform, Shape
+from lsv.platform import Platform
 from lsv.settings.launchers import LaunchedRank
 
 _NUMBERS = 1024
@@ -31,7 +35,7 @@ def check_collectives(
     gloo = BackendCommunicator(hosts, gloo_for(hosts), torch.device("cpu"))
     gloo.self_test()
     yield "gloo", _sound(launched.size)
-    device = platform.open_rank(launched.local_rank, launched.local_size, options)
+    device = open_rank(platform, launched.local_rank, launched.local_size, options)
     communicator = device.communicator(Group("tp", every, launched.rank, address))
     if communicator is None:
         raise ConfigError(f"platform {platform.name} connects no ranks", param="platform")

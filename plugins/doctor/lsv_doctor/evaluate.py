@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lsv.config import OptionValue
+from lsv.devices.device import Device
+from lsv.devices.opening import open_index
 from lsv.errors import ConfigError, LsvError
-from lsv.platform import Device, Platform
+from lsv.platform import Platform
 
 if TYPE_CHECKING:
     from lsv_doctor.measure import Measurement
@@ -65,7 +67,7 @@ def evaluate(
     with ExitStack() as stack:
         devices = []
         for info in infos:
-            devices.append(platform.open(info.index, options))
+            devices.append(open_index(platform, info.index, options))
             stack.callback(devices[-1].close)
         for info, device, known in zip(infos, devices, references, strict=True):
             for measurement in _of_device(device, platform.capabilities(info).dtypes):

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
+from lsv.devices.communicator import Communicator, Group
+from lsv.devices.device import Device
+from lsv.devices.opening import open_rank
 from lsv.errors import ConfigError
-from lsv.platform import Communicator, Device, Group
 from lsv.plugins import load
 from lsv.processes.lifeline import connect
 from lsv.resolve.hardware import load_platform
@@ -28,7 +30,7 @@ def main(descriptor: int, parent: int) -> None:
     channel = connect(descriptor, parent, Order)
     order: Order = channel.receive()
     platform = load_platform(order.platform, load(order.plugins).catalog, emulate=order.emulate)
-    device = platform.open_rank(order.rank, order.size, order.options)
+    device = open_rank(platform, order.rank, order.size, order.options)
     communicator = device.communicator(Group("tp", tuple(range(order.size)), order.rank, order.address))
     if communicator is None:
         raise ConfigError(f"platform {order.platform} connects no ranks")

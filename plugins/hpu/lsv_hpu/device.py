@@ -13,9 +13,11 @@ import torch
 from lsv.capabilities import DeviceInfo
 from lsv.devices.accelerator import Accelerator
 from lsv.devices.collectives import BackendCommunicator
+from lsv.devices.communicator import Communicator, Group
+from lsv.devices.device import Budget, Event, Fill, Memory, StepFn
+from lsv.devices.shapes import BatchLimits, Shape, ShapePolicy
 from lsv.errors import ConfigError
 from lsv.nn.model import Model
-from lsv.platform import BatchLimits, Budget, Communicator, Event, Fill, Group, Memory, Shape, ShapePolicy, StepFn
 from lsv.processes.usage import GIB, written
 from lsv_hpu import integers, selection
 from lsv_hpu.neural_compressor.calibration import Calibration

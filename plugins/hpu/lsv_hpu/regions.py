@@ -14,12 +14,12 @@ import torch
 from torch import nn
 
 from lsv.attention import AttentionLayer
+from lsv.devices.device import StepFn
 from lsv.nn.attention import Attention, CrossAttention
 from lsv.nn.exchange import TokenExchange
 from lsv.nn.model import Model
 from lsv.nn.moe import MoE
 from lsv.nn.step import Step
-from lsv.platform import StepFn
 
 
 def run_part(part: Callable[..., Any], *arguments: Any) -> Any:

@@ -13,8 +13,8 @@ import msgspec
 
 from lsv.config import OptionValue
 from lsv.devices.collectives import SERVED
+from lsv.devices.communicator import Group
 from lsv.errors import ConfigError
-from lsv.platform import Group
 from lsv.settings import environment_with, export
 from lsv_xpu import oneccl
 from lsv_xpu.runtime import Vendor

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from lsv.devices.communicator import Group
 from lsv.errors import ConfigError
-from lsv.platform import Group
 from lsv.processes.output import Output
 from lsv.processes.process import Process
 from lsv_xpu.probe import INSTALL_TORCH

@@ -7,8 +7,8 @@ import sys
 import torch
 
 from lsv.devices.collectives import BackendCommunicator
+from lsv.devices.communicator import Communicator, Group
 from lsv.errors import ConfigError
-from lsv.platform import Communicator, Group
 from lsv.processes.lifeline import die_with
 from lsv_xpu.runtime import TorchXpu
 

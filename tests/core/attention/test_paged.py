@@ -13,8 +13,8 @@ from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
 from lsv.attention.cache import PagedCache
 from lsv.attention.paged import PagedBackend
 from lsv.attention.plan import PagedPlan, make_plan, pack, row_starts, split
+from lsv.devices.device import Device
 from lsv.kv.spec import KVGroup, KVSpec
-from lsv.platform import Device
 from lsv.testing.attention import AttentionCase, check_attention
 from lsv.testing.dense_attention import attend_dense
 

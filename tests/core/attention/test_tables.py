@@ -11,7 +11,7 @@ import torch
 from lsv.attention import BatchLayout
 from lsv.attention.plan import make_plan
 from lsv.attention.tables import BlockTables, TableRows, pad_rows
-from lsv.platform import Device
+from lsv.devices.device import Device
 
 
 @pytest.fixture

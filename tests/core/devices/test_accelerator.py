@@ -8,8 +8,8 @@ import pytest
 
 from lsv.config import EngineConfig
 from lsv.devices.accelerator import GraphPolicy
+from lsv.devices.shapes import BatchLimits, Shape
 from lsv.offers import KernelOffer, OpSpec
-from lsv.platform import BatchLimits, Shape
 from lsv.worker.load.bound import _as_wanted
 
 

@@ -15,9 +15,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lsv.devices.collectives import SERVED, BackendCommunicator, open_store, serve_store
+from lsv.devices.communicator import Group
 from lsv.devices.rank_sum import RankSum
 from lsv.ops import Kernel
-from lsv.platform import Group
 
 VIEWS = {"aten::view", "aten::slice", "aten::select", "aten::unbind", "aten::empty", "aten::empty_like",
          "aten::new_empty", "aten::_unsafe_view", "aten::view.dtype", "aten::detach", "aten::alias"}  # fmt: skip

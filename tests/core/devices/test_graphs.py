@@ -13,7 +13,7 @@ from torch import Tensor
 from lsv.capabilities import DeviceInfo
 from lsv.devices.accelerator import Accelerator
 from lsv.devices.graphs import Graphs
-from lsv.platform import Shape
+from lsv.devices.shapes import Shape
 from lsv.testing.emulation import FakeCapturing, FakeGraph
 
 SHAPE = Shape("decode", 4, 1, 8)

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from lsv.devices.collectives import BackendCommunicator, gloo
-from lsv.platform import Group
+from lsv.devices.communicator import Group
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import Sequences, engine_config
 from lsv.worker.load.declared import declare

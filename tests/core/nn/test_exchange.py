@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from lsv.devices.collectives import BackendCommunicator, gloo
+from lsv.devices.communicator import Group
 from lsv.nn.exchange import TokenExchange
-from lsv.platform import Group
 
 Made = TypeVar("Made")
 WIDTH, TOP, NOBODY = 6, 2, 300

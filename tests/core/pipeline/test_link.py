@@ -13,9 +13,9 @@ from torch import Tensor
 
 from lsv.config import Topology
 from lsv.devices.collectives import BackendCommunicator, gloo
+from lsv.devices.communicator import Group
 from lsv.pipeline.link import Links, neighbours
 from lsv.pipeline.meeting import Meeting
-from lsv.platform import Group
 from lsv_cpu.platform import CpuPlatform
 
 

@@ -10,10 +10,11 @@ import pytest
 
 from lsv.capabilities import Capabilities, DeviceInfo, Refusal
 from lsv.config import Choices, EngineConfig, OptionValue
+from lsv.devices.device import Device
 from lsv.devices.probing import ask_child
 from lsv.errors import ConfigError
 from lsv.offers import PlatformOffer
-from lsv.platform import Device, Platform, Traffic
+from lsv.platform import Platform, Traffic
 from lsv.resolve.hardware import choose_depth, choose_platform, refuse_pairs
 from lsv.testing.emulation import FakeCapturing, UnknownCall
 from lsv_doctor.traffic import read_traffic

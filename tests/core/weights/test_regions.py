@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import save_file
 
 from lsv.config import Topology
+from lsv.devices.communicator import Group
 from lsv.errors import CheckpointError
 from lsv.nn.linear import Column, Row
-from lsv.platform import Group
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import engine_config
 from lsv.testing.tensors import TensorsSource, fill_module, place

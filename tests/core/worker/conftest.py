@@ -9,9 +9,11 @@ import torch
 
 from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import EngineConfig, Fit, OptionValue
+from lsv.devices.device import Budget, Device, Fill, Memory, StepFn
+from lsv.devices.shapes import BatchLimits, Shape, ShapePolicy
 from lsv.kv.spec import KVGroup
 from lsv.offers import AttentionOffer, ModelOffer, PlatformOffer, load_object
-from lsv.platform import BatchLimits, Budget, Device, Fill, Memory, Platform, Shape, ShapePolicy, StepFn
+from lsv.platform import Platform
 from lsv.request.media import Media, Positions
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.scheduler.plan import Begin, Encode, Grown, Kind, Rows, StepPlan, StepResult

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from lsv.config import EngineConfig, Fit
+from lsv.devices.device import Budget
 from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup, KVSpec, blocks_for, group_specs, longest_length
-from lsv.platform import Budget
 from lsv.testing.dense_attention import DenseAttention
 from lsv.worker.load.memory import plan_memory
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lsv.devices.shapes import BatchLimits, Shape
 from lsv.kv.spec import KVGroup
-from lsv.platform import BatchLimits, Shape
 from lsv.worker.inputs import dummy_batch
 from lsv.worker.rehearsal import Rehearsal
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from lsv.attention import BatchLayout
+from lsv.devices.shapes import BatchLimits, Shape, ShapePolicy
 from lsv.nn import model as nn_model
-from lsv.platform import BatchLimits, Shape, ShapePolicy
 from lsv.scheduler.plan import Kind, Rows, StepPlan
 from lsv.worker.inputs import Batch, pad_batch
 

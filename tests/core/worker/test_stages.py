@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lsv.platform import Memory
+from lsv.devices.device import Memory
 from lsv.processes.usage import GIB, host_usage, written
 from lsv.worker.load.stages import Stages
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from lsv.devices.shapes import Shape
 from lsv.errors import ConfigError, EngineDied
 from lsv.offers import AttentionOffer
-from lsv.platform import Shape
 from lsv.scheduler.plan import Kind, Rows, StepPlan
 from lsv.testing.dense_attention import DenseAttention
 from lsv.worker.executor import InlineExecutor

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lsv.platform import Device
+from lsv.devices.device import Device
 from lsv.processes.building import BuildCache, find_compilers
 from lsv_cpu import native
 from lsv_cpu.machine import Machine

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
+from lsv.devices.device import Device
 from lsv.kv.spec import KVGroup
-from lsv.platform import Device
 from lsv.testing.attention import AttentionCase, attention_cases, check_attention, check_row_invariance, cover_values
 from lsv_cpu import native, plugin
 from lsv_cpu.attention import CpuAttention

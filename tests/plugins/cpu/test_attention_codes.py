@@ -15,9 +15,9 @@ import lsv_models.plugin
 from lsv import LLM, SamplingParams
 from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
 from lsv.capabilities import Capabilities
+from lsv.devices.device import Device
 from lsv.errors import CheckpointError, ConfigError
 from lsv.kv.spec import KVGroup
-from lsv.platform import Device
 from lsv.resolve import Choices, _choose_kv_dtype
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import SCHEDULES, Sequences, engine_config, run_schedule

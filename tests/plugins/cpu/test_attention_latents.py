@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, token_bytes
+from lsv.devices.device import Device
 from lsv.kv.spec import KVGroup
-from lsv.platform import Device
 from lsv_cpu import native
 from lsv_cpu.attention import CpuAttention
 

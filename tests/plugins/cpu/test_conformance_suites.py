@@ -12,8 +12,9 @@ import torch
 
 from lsv.attention import AttentionLayer
 from lsv.capabilities import Capabilities
+from lsv.devices.device import Budget, Device, Memory
 from lsv.offers import PlatformOffer
-from lsv.platform import Budget, Device, Memory, check_platform_class
+from lsv.platform import Platform, find_misfits
 from lsv.testing.attention import AttentionCase, check_attention, check_row_invariance, cover_pairs
 from lsv.testing.platform import check_capabilities, check_device, check_light, check_platform
 from lsv_cpu import native
@@ -139,8 +140,8 @@ class Misspelt(CpuPlatform):
 
 
 def test_an_unknown_public_method_is_refused_with_the_nearest_name() -> None:
-    assert check_platform_class(CpuPlatform) == check_platform_class(CpuDevice) == []
-    (problem,) = check_platform_class(Misspelt)
+    assert find_misfits(CpuPlatform, Platform) == find_misfits(CpuDevice, Device) == []
+    (problem,) = find_misfits(Misspelt, Platform)
     assert "Misspelt.capabilites" in problem
     assert "did you mean capabilities" in problem
 
@@ -150,7 +151,7 @@ def test_missing_methods_are_named() -> None:
         def memory(self) -> Memory:
             return Memory(1, 1, 0)
 
-    assert check_platform_class(Half) == ["Half lacks budget"]
+    assert find_misfits(Half, Device) == ["Half lacks budget"]
 
 
 def test_importing_torch_to_look_for_devices_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

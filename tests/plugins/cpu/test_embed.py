@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from lsv.devices.device import Device
 from lsv.nn.embed import Embed, Head
 from lsv.offers import KernelOffer, load_object
 from lsv.ops import Kernel, bind
-from lsv.platform import Device
 from lsv.testing.ops import check_kernel
 from lsv.testing.tensors import TensorsSource, place
 from lsv.weights.codebook import Codebook, CodedLinear, to_nibbles

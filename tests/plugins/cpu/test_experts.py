@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+from lsv.devices.device import Device
 from lsv.nn.moe import MoE
 from lsv.offers import load_object
 from lsv.ops import bind
-from lsv.platform import Device
 from lsv.testing.ops import check_rows
 from lsv.testing.tensors import TensorsSource, fill_module, place
 from lsv.weights.checkpoint import DummySource

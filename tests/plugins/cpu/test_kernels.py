@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
+from lsv.devices.device import Device
 from lsv.nn.linear import Column
 from lsv.nn.mlp import GatedActivation, GatedMLP
 from lsv.nn.norm import RMSNorm
 from lsv.nn.rope import Rope, RopeConfig
 from lsv.offers import KernelOffer, OpSpec
-from lsv.platform import Device
 from lsv.testing.ops import check_kernel
 from lsv_cpu import plugin
 from lsv_cpu.kernels import RmsNorm

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import lsv_models.plugin
+from lsv.devices.device import Device
 from lsv.nn.moe import MoE, Router
-from lsv.platform import Device
 from lsv.testing.catalog import catalog_of
 from lsv.testing.dense_attention import DenseAttention
 from lsv.testing.model import SCHEDULES, Sequences, check_kernels, engine_config, load, load_bound, run_schedule

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import lsv_models.plugin
+from lsv.devices.device import Device
 from lsv.offers import QuantizerOffer
-from lsv.platform import Device
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import SCHEDULES, Sequences, engine_config, run_schedule
 from lsv.testing.tiny import tiny

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from lsv.config import OptionValue
+from lsv.devices.device import Memory
 from lsv.errors import ConfigError
 from lsv.offers import PlatformOffer
-from lsv.platform import Memory
 from lsv.testing.platform import check_platform
 from lsv_cpu import native, plugin
 from lsv_cpu.cores import Share

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from lsv.devices.device import Device
 from lsv.nn.linear import Column
 from lsv.nn.mlp import GatedMLP
 from lsv.offers import load_object
 from lsv.ops import bind
-from lsv.platform import Device
 from lsv.testing.ops import check_rows
 from lsv.testing.tensors import fill_module, place
 from lsv.weights.checkpoint import DummySource

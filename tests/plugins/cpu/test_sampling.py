@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from lsv.devices.device import Device
 from lsv.nn import sample_ops
 from lsv.nn.sampling import CHOICE, EDIT, NO_TOKEN_LEFT, NOT_FINITE, WHOLE, Choices, Edits, Kind, Sampling, told
 from lsv.offers import load_object
 from lsv.ops import bind
-from lsv.platform import Device
 from lsv_cpu import plugin
 from lsv_cpu.sampling import NativeChoose, NativeDescribe
 from lsv_cpu.team import set_team

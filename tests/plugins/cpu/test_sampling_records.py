@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lsv.devices.device import Device
 from lsv.nn.sampling import CHOICE, EDIT, Sampling
-from lsv.platform import Device
 from lsv_cpu import sampling
 
 SAMPLING = Sampling()

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from lsv.devices.device import Device
 from lsv.drafts.speculator import Speculator
 from lsv.nn.sampling import NOT_FINITE, Choices, Sampling
-from lsv.platform import Device
 from lsv.request.params import SamplingParams
 from lsv.resolve.locate import read_config
 from lsv.testing.catalog import catalog_of

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from lsv.platform import Device
+from lsv.devices.device import Device
 from lsv.testing.attention import AttentionCase, check_attention
 from lsv.testing.placement.device import placement
 from lsv_cuda.emulation import EmulatedCudaPlatform

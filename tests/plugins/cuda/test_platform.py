@@ -16,9 +16,10 @@ import torch
 
 from lsv import LLM
 from lsv.capabilities import DeviceInfo
+from lsv.devices.device import Memory
+from lsv.devices.shapes import BatchLimits, Shape
 from lsv.errors import ConfigError
 from lsv.offers import PlatformOffer
-from lsv.platform import BatchLimits, Memory, Shape
 from lsv.settings import Declared, gather, neutral
 from lsv.testing.emulation import UnknownCall
 from lsv.testing.platform import check_platform

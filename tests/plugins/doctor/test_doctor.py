@@ -19,9 +19,10 @@ from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.cli import main
 from lsv.cli.context import CommandContext, choose_plugins
 from lsv.config import OptionValue
+from lsv.devices.device import Budget, Device, Memory
 from lsv.errors import ConfigError, LsvError
 from lsv.offers import PlatformOffer
-from lsv.platform import Budget, Device, Memory, Platform
+from lsv.platform import Platform
 from lsv.settings import is_secret
 from lsv.testing.plugins import plugins_of
 from lsv_doctor import findings, measure

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from lsv import LLM, SamplingParams
+from lsv.devices.shapes import BatchLimits
 from lsv.errors import ConfigError
-from lsv.platform import BatchLimits
 from lsv.testing.tiny import tiny
 from lsv_drafters.model.kept import Kept, Pool
 from lsv_drafters.model.room import Room

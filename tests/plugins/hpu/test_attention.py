@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, Int32s
+from lsv.devices.device import Device
 from lsv.kv.spec import KVGroup
-from lsv.platform import Device
 from lsv.testing.attention import AttentionCase, attention_cases, check_attention
 from lsv.testing.layouts import Padded
 from lsv.testing.placement.device import placement

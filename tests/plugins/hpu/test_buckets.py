@@ -8,8 +8,8 @@ from itertools import product
 import numpy as np
 import pytest
 
+from lsv.devices.shapes import BatchLimits, Shape
 from lsv.errors import ConfigError
-from lsv.platform import BatchLimits, Shape
 from lsv_hpu.buckets.choice import Sizes, choose_sizes
 from lsv_hpu.buckets.sizes import exponential, fitted, linear, padding_aware
 from lsv_hpu.buckets.table import DECODE, PROMPT, Buckets

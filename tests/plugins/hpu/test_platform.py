@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from lsv import LLM
+from lsv.devices.device import Memory
 from lsv.errors import ConfigError
 from lsv.offers import PlatformOffer
-from lsv.platform import Memory
 from lsv.testing.emulation import StrictFake, UnknownCall
 from lsv.testing.platform import check_platform
 from lsv_hpu import plugin

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from lsv import LLM, SamplingParams
+from lsv.devices.shapes import BatchLimits, Shape
 from lsv.errors import ConfigError, LsvError
 from lsv.nn.model import Model
-from lsv.platform import BatchLimits, Shape
 from lsv.testing.tiny import tiny
 from lsv_hpu.buckets.table import DECODE, PROMPT
 from lsv_hpu.device import HpuDevice

@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 
 from lsv.config import EngineConfig
 from lsv.devices.collectives import BackendCommunicator, gloo
+from lsv.devices.communicator import Group
 from lsv.nn.decoder import DenseDecoder
-from lsv.platform import Group
 from lsv.plugins.catalog import Catalog
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import engine_config

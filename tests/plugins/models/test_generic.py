@@ -11,9 +11,9 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from lsv import LLM, SamplingParams
+from lsv.devices.communicator import Communicator, Group
 from lsv.errors import CheckpointError, ConfigError
 from lsv.nn.embed import Embed
-from lsv.platform import Communicator, Group
 from lsv.testing.model import Sequences, check_model, compare, engine_config, load, reference_model
 from lsv.weights.quantizer import PlainLinear
 from lsv.worker.load.declared import declare

@@ -14,9 +14,9 @@ import torch
 
 from lsv.config import EngineConfig, ExpertOptions, Topology
 from lsv.devices.collectives import BackendCommunicator, gloo
+from lsv.devices.communicator import Communicator, Group
 from lsv.errors import ConfigError
 from lsv.nn.moe import MoE
-from lsv.platform import Communicator, Group
 from lsv.plugins.catalog import Catalog
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import engine_config

@@ -16,8 +16,8 @@ from torch.nn import functional
 from lsv import LLM, SamplingParams
 from lsv.config import Topology
 from lsv.devices.collectives import BackendCommunicator, gloo
+from lsv.devices.communicator import Group
 from lsv.errors import CheckpointError
-from lsv.platform import Group
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import PROMPTS, SCHEDULES, Sequences, compare_decoding, compare_logits, load, run_schedule
 from lsv.weights.quantizer import Linear

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from lsv.devices.communicator import Group
 from lsv.errors import CheckpointError, ConfigError
-from lsv.platform import Group
 from lsv.plugins.catalog import Catalog
 from lsv.testing.model import SCHEDULES, Sequences, check_model, engine_config, load, run_schedule
 from lsv.worker.load.bound import bind

@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lsv.config import Topology
+from lsv.devices.communicator import Group
 from lsv.errors import CheckpointError, ConfigError
 from lsv.nn.model import handed_on
 from lsv.nn.moe import MoE
 from lsv.offers import KernelOffer
 from lsv.ops import MixingKernel
-from lsv.platform import Group
 from lsv.testing.catalog import catalog_of
 from lsv.testing.dense_attention import DenseAttention
 from lsv.testing.model import (

@@ -11,9 +11,9 @@ import torch
 
 from lsv import LLM, SamplingParams
 from lsv.capabilities import DeviceInfo
+from lsv.devices.device import Memory
 from lsv.errors import ConfigError
 from lsv.offers import PlatformOffer
-from lsv.platform import Memory
 from lsv.plugins import load
 from lsv.resolve import resolve
 from lsv.settings import Declared, gather

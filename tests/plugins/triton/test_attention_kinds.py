@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lsv.platform import Device
+from lsv.devices.device import Device
 from lsv.testing.attention import AttentionCase, attention_cases, check_attention, check_row_invariance
 from lsv_triton.attention.backend import TritonAttention
 

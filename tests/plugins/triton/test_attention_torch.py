@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from lsv.attention import AttentionLayer, CacheSpec
+from lsv.devices.device import Device
 from lsv.kv.spec import KVGroup
-from lsv.platform import Device
 from lsv.testing.attention import AttentionCase, attention_cases, check_attention
 from lsv_triton import plugin
 from lsv_triton.attention import torch_backend as torch_attention

@@ -13,8 +13,8 @@ from triton.runtime.interpreter import GridExecutor
 from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, token_bytes
 from lsv.attention.paged import PagedBackend
 from lsv.attention.plan import PagedPlan
+from lsv.devices.device import Device
 from lsv.kv.spec import KVGroup
-from lsv.platform import Device
 from lsv.testing.attention import AttentionCase, attention_cases, check_attention, check_row_invariance
 from lsv.testing.recording import Recording
 from lsv_triton.attention import backend as attention

@@ -15,9 +15,9 @@ from triton.runtime.interpreter import GridExecutor
 
 import lsv_models.plugin
 from lsv.attention import CacheSpec
+from lsv.devices.device import Device
 from lsv.nn import model
 from lsv.offers import OpSpec
-from lsv.platform import Device
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import SCHEDULES, Sequences, check_kernels, engine_config, load, load_bound, run_schedule
 from lsv.testing.tiny import tiny

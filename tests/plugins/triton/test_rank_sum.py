@@ -9,8 +9,8 @@ import torch
 import triton
 
 import lsv_models.plugin
+from lsv.devices.communicator import Communicator, Group
 from lsv.devices.rank_sum import RankSum
-from lsv.platform import Communicator, Group
 from lsv.testing.catalog import catalog_of
 from lsv.testing.model import engine_config
 from lsv.testing.tiny import tiny

@@ -10,10 +10,10 @@ import torch
 
 from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, token_bytes
 from lsv.attention.plan import PagedPlan
+from lsv.devices.device import Device
 from lsv.kv.spec import KVGroup
 from lsv.nn.norm import RMSNorm
 from lsv.nn.rope import Rope, RopeConfig
-from lsv.platform import Device
 from lsv.testing.tensors import fill_module
 from lsv.testing.tensors import place as weights_at
 from lsv.weights.checkpoint import DummySource

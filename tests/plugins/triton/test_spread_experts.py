@@ -14,11 +14,11 @@ from torch import nn
 from triton.runtime.interpreter import GridExecutor
 
 from lsv.devices.collectives import BackendCommunicator, gloo
+from lsv.devices.communicator import Group
 from lsv.errors import ConfigError
 from lsv.nn.moe import MoE
 from lsv.offers import KernelOffer, load_object
 from lsv.ops import MixingKernel
-from lsv.platform import Group
 from lsv.testing.ops import SpreadRanks, check_rows
 from lsv.testing.recording import Recording
 from lsv.weights.codebook import CodedLinear

@@ -15,9 +15,10 @@ import torch
 
 from lsv import LLM, SamplingParams
 from lsv.config import EngineConfig
+from lsv.devices.communicator import Group
 from lsv.devices.graphs import Graphs
+from lsv.devices.shapes import BatchLimits, Shape
 from lsv.errors import ConfigError
-from lsv.platform import BatchLimits, Group, Shape
 from lsv.plugins import load
 from lsv.resolve import resolve
 from lsv.settings import Declared, gather, options

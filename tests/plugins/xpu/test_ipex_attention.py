@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
+from lsv.devices.device import Device
 from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup
-from lsv.platform import Device
 from lsv.testing.attention import AttentionCase, attention_cases, check_attention
 from lsv_cpu.platform import CpuPlatform
 from lsv_xpu import libraries, plugin

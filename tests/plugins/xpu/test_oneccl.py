@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 
 from lsv.devices.collectives import serve_store
+from lsv.devices.communicator import Group
 from lsv.errors import ConfigError
-from lsv.platform import Group
 from lsv.processes.folder import PrivateFolder
 from lsv.settings import Declared, gather, neutral
 from lsv.testing.fakes.engine import engine_config

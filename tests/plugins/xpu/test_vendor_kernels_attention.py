@@ -12,10 +12,10 @@ import torch
 
 from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
 from lsv.attention.step_plan import make_plan
+from lsv.devices.device import Device
 from lsv.devices.staging import Staging, close_staging, open_staging
 from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup
-from lsv.platform import Device
 from lsv.testing.attention import AttentionCase, attention_cases, check_attention
 from lsv.testing.vendors.checks import BadCall
 from lsv_cpu.platform import CpuPlatform

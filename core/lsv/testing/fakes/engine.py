@@ -17,12 +17,13 @@ import msgspec
 
 from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import EngineConfig, Fit, OptionValue
+from lsv.devices.device import Device
 from lsv.engine.executor import Executor, ReportProgress
 from lsv.errors import ConfigError, EngineDied
 from lsv.hooks import hookimpl
 from lsv.kv.spec import KVGroup
 from lsv.offers import ExecutorOffer, PlacerOffer, PlatformOffer
-from lsv.platform import Device, Platform
+from lsv.platform import Platform
 from lsv.plugins.catalog import Catalog
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult

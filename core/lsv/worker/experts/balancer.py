@@ -9,10 +9,10 @@ from itertools import islice
 import torch
 from torch import nn
 
+from lsv.devices.communicator import Communicator
 from lsv.errors import ConfigError
 from lsv.nn.moe import MoE
 from lsv.ops import Bindable, MixingKernel, dtype_name
-from lsv.platform import Communicator
 from lsv.weights.placement import Spread
 from lsv.worker.experts.exchanges import choose_exchanges, rank_loads
 

@@ -12,11 +12,11 @@ from torch import nn
 from lsv import ops
 from lsv.attention import AttentionBackend, CacheSpec
 from lsv.config import BoundOp, EngineConfig, Reason
+from lsv.devices.device import Device
 from lsv.drafts.making import weigh_drafter
 from lsv.errors import ConfigError
 from lsv.nn.dtypes import cache_dtype, model_dtype
 from lsv.offers import AttentionOffer, KernelOffer
-from lsv.platform import Device
 from lsv.plugins.catalog import Catalog
 from lsv.weights.fill import children_first
 from lsv.worker.load.declared import Declared, keep_latents

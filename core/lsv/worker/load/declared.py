@@ -14,6 +14,7 @@ import torch
 from lsv.attention import AttentionBackend, AttentionLayer, token_bytes
 from lsv.attention.states import StateLayer
 from lsv.config import EngineConfig
+from lsv.devices.communicator import Communicator
 from lsv.errors import ConfigError
 from lsv.kv.spec import STATE_WINDOW, KVGroup, KVSpec, group_specs
 from lsv.nn.dtypes import cache_dtype, model_dtype
@@ -26,7 +27,6 @@ from lsv.nn.pooling.scoring import make_scorer, without_head
 from lsv.nn.sampling import Sampling
 from lsv.offers import ModelOffer, QuantizerOffer
 from lsv.ops import Bindable
-from lsv.platform import Communicator
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.locate import read_config
 from lsv.weights import kv_scales

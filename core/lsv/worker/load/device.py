@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from lsv.config import EngineConfig
-from lsv.platform import BatchLimits, Communicator, Device, Group
+from lsv.devices.communicator import Communicator, Group
+from lsv.devices.device import Device
+from lsv.devices.opening import open_rank
+from lsv.devices.shapes import BatchLimits
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.hardware import load_platform
 
@@ -15,7 +18,7 @@ def open_device(config: EngineConfig, catalog: Catalog, rank: int, place: tuple[
     platform = load_platform(config.platform, catalog, emulate=config.emulate)
     topology = config.topology
     mine, all_of_them = place or (topology.first_device + rank, topology.devices)
-    return platform.open_rank(mine, all_of_them, config.options, config.device)
+    return open_rank(platform, mine, all_of_them, config.options, config.device)
 
 
 def connect(device: Device, group: Group) -> Communicator | None:

@@ -8,9 +8,10 @@ import msgspec
 import torch
 
 from lsv.config import EngineConfig, Fit, Reason
+from lsv.devices.communicator import Communicator
+from lsv.devices.device import Device
 from lsv.nn.dtypes import model_dtype
 from lsv.nn.model import ElsewhereEncoder, handed_on
-from lsv.platform import Communicator, Device
 from lsv.worker.load.bound import Bound
 from lsv.worker.load.graphs import measure_graphs
 from lsv.worker.load.memory import after_weights, plan_embeddings, plan_memory

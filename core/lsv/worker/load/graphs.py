@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from itertools import pairwise
 
 from lsv.config import EngineConfig, Fit, Reason
+from lsv.devices.device import Device
+from lsv.devices.shapes import Shape, ShapePolicy
 from lsv.ops import find_uncapturable
-from lsv.platform import Device, Shape, ShapePolicy
 from lsv.worker.load.bound import Bound
 from lsv.worker.load.device import batch_limits
 from lsv.worker.runner import ModelRunner

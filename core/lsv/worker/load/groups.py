@@ -10,11 +10,12 @@ import torch
 
 from lsv.config import EngineConfig
 from lsv.devices.collectives import SERVED, BackendCommunicator, gloo_for, serve_store
+from lsv.devices.communicator import Communicator, Group
+from lsv.devices.device import Device
 from lsv.nn.exchange import TokenExchange, others_named
 from lsv.pipeline.link import Links, neighbours
 from lsv.pipeline.meeting import Meeting
 from lsv.pipeline.stage import stage_groups
-from lsv.platform import Communicator, Device, Group
 from lsv.processes.nodes.meeting import meet
 from lsv.worker.load.device import connect
 

@@ -17,6 +17,8 @@ from lsv.adapters.slots import Slots, allocate, attach
 from lsv.adapters.store import AdapterStore
 from lsv.attention import AttentionBackend
 from lsv.config import EngineConfig, Fit
+from lsv.devices.communicator import Communicator
+from lsv.devices.device import Device
 from lsv.drafts.making import check_taps
 from lsv.engine.executor import ReportProgress
 from lsv.errors import CheckpointError, ConfigError
@@ -24,7 +26,6 @@ from lsv.nn.dtypes import model_dtype
 from lsv.nn.exchange import TokenExchange
 from lsv.offers import CheckpointOffer
 from lsv.pipeline.stage import WHOLE, Stage
-from lsv.platform import Communicator, Device
 from lsv.plugins.catalog import Catalog
 from lsv.weights import kv_scales
 from lsv.weights.checkpoint import CheckpointSource, DummySource, RenamedSource, SafetensorsSource

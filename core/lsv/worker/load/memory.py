@@ -13,9 +13,9 @@ import msgspec
 
 from lsv.attention import AttentionBackend, cut_pages
 from lsv.config import EngineConfig, Fit, Reason
+from lsv.devices.device import Budget, Memory
 from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup, KVSpec, blocks_for, longest_length
-from lsv.platform import Budget, Memory
 
 _GIB = 1 << 30
 

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 
 from lsv.config import EngineConfig, Reason
+from lsv.devices.device import Device
+from lsv.devices.shapes import Shape, ShapePolicy
 from lsv.errors import ConfigError
 from lsv.nn.model import ElsewhereEncoder, Encoder
-from lsv.platform import Device, Shape, ShapePolicy
 from lsv.worker.inputs import dummy_batch
 from lsv.worker.load.bound import Bound
 from lsv.worker.load.device import batch_limits

@@ -12,10 +12,10 @@ import torch
 
 from lsv.adapters.store import Served
 from lsv.config import EngineConfig
+from lsv.devices.device import Device
 from lsv.engine.executor import ReportProgress
 from lsv.errors import CheckpointError, Unavailable
 from lsv.pipeline.stage import Stage
-from lsv.platform import Device
 from lsv.plugins.catalog import Catalog
 from lsv.transports.making import identify
 from lsv.worker.experts.balancer import ExpertBalancer

@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import save_file
 
 from lsv.config import EngineConfig
+from lsv.devices.communicator import Communicator, Group
 from lsv.errors import ConfigError
 from lsv.nn.dtypes import model_dtype
-from lsv.platform import Communicator, Group
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.locate import read_config
 from lsv.weights.checkpoint import CheckpointSource, RenamedSource

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from lsv.platform import Device
+from lsv.devices.device import Device
 from lsv.processes.usage import Usage, host_usage
 
 log = logging.getLogger(__name__)

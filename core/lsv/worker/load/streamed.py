@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from lsv.config import EngineConfig, Reason
+from lsv.devices.device import Device, Fetcher
 from lsv.errors import ConfigError
 from lsv.nn.model import Model
-from lsv.platform import Device, Fetcher
 from lsv.worker.load.hosted import HostedLayer, OwnWeights, PinnedMemory
 
 PLACES = 2

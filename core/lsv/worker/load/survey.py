@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import msgspec
 
 from lsv.config import BoundOp, EngineConfig, Fit
-from lsv.platform import Device, Memory
+from lsv.devices.device import Device, Memory
 from lsv.plugins.catalog import Catalog
 from lsv.worker.load.bound import bind
 from lsv.worker.load.declared import Declared, declare

@@ -9,7 +9,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from lsv.config import Profiling
-from lsv.platform import Device
+from lsv.devices.device import Device
 from lsv.worker.profiling.named_ops import NamedOps
 from lsv.worker.profiling.recorder import Recorder
 

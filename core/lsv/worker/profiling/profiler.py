@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from torch import nn
 
 from lsv.config import Profiling
+from lsv.devices.device import Device
 from lsv.errors import BadRequest, RequestFailed
-from lsv.platform import Device
 from lsv.worker.profiling.calls import CallRecorder
 from lsv.worker.profiling.ops import OpRecorder
 from lsv.worker.profiling.recorder import DeviceRecorder, Recorder

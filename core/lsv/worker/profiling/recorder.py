@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import nn
 
 from lsv.config import Profiling
-from lsv.platform import Device
+from lsv.devices.device import Device
 
 
 class Recorder(abc.ABC):

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from lsv.config import EngineConfig
+from lsv.devices.communicator import Communicator
+from lsv.devices.device import Device
 from lsv.kv.tiers.records import Load, Save
-from lsv.platform import Communicator, Device
 from lsv.plugins.catalog import Catalog
 from lsv.scheduler.plan import StepPlan
 from lsv.transports import Transport

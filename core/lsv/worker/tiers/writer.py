@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from lsv.platform import Event
+from lsv.devices.device import Event
 from lsv.transports import Transport
 
 _log = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
 from lsv.attention.cache import PagedCache, make_cache
 from lsv.attention.paged import PagedBackend
 from lsv.attention.step_plan import StepPlan, make_plan
+from lsv.devices.device import Device
 from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup
-from lsv.platform import Device
 from lsv_cuda import libraries
 from lsv_cuda.flash_attn.calls import FlashAttn
 

@@ -10,9 +10,9 @@ import torch
 from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
 from lsv.attention.cache import PagedCache, Pages, make_cache
 from lsv.attention.paged import PagedBackend
+from lsv.devices.device import Device, Event
 from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup
-from lsv.platform import Device, Event
 from lsv_cuda import libraries
 from lsv_cuda.flashinfer.calls import FlashInfer, Form
 from lsv_cuda.flashinfer.lengths import Lengths, find_lengths, find_step_lengths

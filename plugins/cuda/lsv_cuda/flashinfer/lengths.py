@@ -11,7 +11,7 @@ from lsv.attention import BatchLayout, Int32s
 from lsv.attention.plan import pack, place_table, row_starts, split
 from lsv.attention.step_plan import without_hidden
 from lsv.attention.tables import TableRows
-from lsv.platform import Device
+from lsv.devices.device import Device
 
 
 @dataclass(slots=True, eq=False)

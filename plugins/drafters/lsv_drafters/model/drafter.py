@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from lsv.config import Drafts, EngineConfig
+from lsv.devices.shapes import BatchLimits
 from lsv.drafts.drafter import Draftable, Drafter, Site
 from lsv.errors import ConfigError
 from lsv.nn.sampling import Sampling
-from lsv.platform import BatchLimits
 from lsv.plugins.catalog import Catalog
 from lsv.worker.edits import NO_EDITS
 from lsv.worker.inputs import Batch

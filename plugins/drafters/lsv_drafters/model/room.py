@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lsv.platform import BatchLimits
+from lsv.devices.shapes import BatchLimits
 
 
 class Room:

@@ -6,7 +6,7 @@ import msgspec
 
 from lsv.attention import AttentionBackend
 from lsv.config import EngineConfig
-from lsv.platform import BatchLimits
+from lsv.devices.shapes import BatchLimits
 from lsv.worker.load.bound import Bound
 from lsv.worker.load.device import batch_limits
 from lsv.worker.load.memory import page_bytes

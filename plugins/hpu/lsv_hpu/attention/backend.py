@@ -12,8 +12,8 @@ import torch
 from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
 from lsv.attention.paged import PagedBackend
 from lsv.attention.plan import pack, split
+from lsv.devices.device import Device
 from lsv.kv.spec import KVGroup
-from lsv.platform import Device
 from lsv_hpu import selection
 from lsv_hpu.attention.cache import FlatCache, LayerCache, make_cache
 from lsv_hpu.attention.flat import attend_blocks

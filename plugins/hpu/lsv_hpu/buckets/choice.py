@@ -7,8 +7,8 @@ from math import ceil, inf
 
 import msgspec
 
+from lsv.devices.shapes import BatchLimits
 from lsv.errors import ConfigError
-from lsv.platform import BatchLimits
 from lsv_hpu.buckets.sizes import exponential, linear, padding_aware
 from lsv_hpu.settings import HpuOptions
 

@@ -9,7 +9,8 @@ import msgspec
 
 from lsv.capabilities import Padding
 from lsv.config import EngineConfig, OptionValue
-from lsv.platform import Advice, BatchLimits, Traffic
+from lsv.devices.shapes import BatchLimits
+from lsv.platform import Advice, Traffic
 from lsv_hpu.buckets.choice import Sizes, choose_sizes
 from lsv_hpu.buckets.sizes import fitted
 from lsv_hpu.buckets.table import Buckets

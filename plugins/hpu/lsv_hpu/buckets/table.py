@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from lsv.platform import BatchLimits, Shape
+from lsv.devices.shapes import BatchLimits, Shape
 from lsv_hpu.buckets.choice import Sizes, in_whole_blocks, most_blocks
 
 PROMPT, DECODE = "prefill", "decode"

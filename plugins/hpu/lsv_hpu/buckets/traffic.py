@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from lsv.capabilities import Padding
-from lsv.platform import BatchLimits, Shape, Traffic
+from lsv.devices.shapes import BatchLimits, Shape
+from lsv.platform import Traffic
 from lsv.scheduler.budget import PaddedBudget
 from lsv_hpu.buckets.table import DECODE, PROMPT, Buckets
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lsv.capabilities import DeviceInfo
 from lsv.config import OptionValue
-from lsv.platform import Device
+from lsv.devices.device import Device
 from lsv.testing.emulation import FakeRuntime, emulated_device
 from lsv_hpu.devices import GIB, NAMES, Card, Gaudi, describe
 from lsv_hpu.platform import HpuPlatform

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from lsv.platform import Event, Shape
+from lsv.devices.device import Event
+from lsv.devices.shapes import Shape
 from lsv_hpu.settings import HpuOptions
 from lsv_hpu.steps.counters import StepCounter, chosen_counters
 from lsv_hpu.steps.facts import StepFacts

@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lsv.devices.shapes import Shape
 from lsv.errors import ConfigError
-from lsv.platform import Shape
 from lsv_hpu.steps.facts import StepFacts
 
 log = logging.getLogger(__name__)

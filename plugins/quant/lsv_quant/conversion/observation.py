@@ -13,10 +13,11 @@ from torch import nn
 
 from lsv.attention import BatchLayout
 from lsv.config import EngineConfig
+from lsv.devices.device import Device
+from lsv.devices.shapes import Shape, ShapePolicy
 from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup
 from lsv.nn.model import Model
-from lsv.platform import Device, Shape, ShapePolicy
 from lsv.text.tokenizer import Tokenizer
 from lsv.worker.inputs import dummy_batch
 from lsv.worker.load.bound import Bound

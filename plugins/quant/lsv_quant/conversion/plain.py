@@ -10,8 +10,8 @@ import msgspec
 import torch
 
 from lsv.config import EngineConfig, Topology
+from lsv.devices.device import Device
 from lsv.nn.embed import Embed
-from lsv.platform import Device
 from lsv.plugins.catalog import Catalog
 from lsv.weights.checkpoint import CheckpointSource, RenamedSource
 from lsv.weights.quantizer import Linear, PlainLinear

@@ -13,8 +13,8 @@ import triton.language as tl
 from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, Int32s
 from lsv.attention.paged import PagedBackend
 from lsv.attention.plan import PagedPlan, make_plan, table_shape
+from lsv.devices.device import Device
 from lsv.kv.spec import KVGroup
-from lsv.platform import Device
 from lsv_triton.attention.cache import KVCache, make_cache
 from lsv_triton.attention.code_kernels import E4M3, E5M2, PLAIN
 from lsv_triton.attention.kernels import attend_tiles, merge_parts

@@ -13,7 +13,7 @@ import torch
 from lsv.attention import AttentionLayer, CacheSpec, values_of
 from lsv.attention.paged import PagedBackend
 from lsv.attention.plan import PagedPlan
-from lsv.platform import Device
+from lsv.devices.device import Device
 from lsv_triton.attention.cache import CODES, KVCache, make_cache
 from lsv_triton.attention.codes import decode, encode
 

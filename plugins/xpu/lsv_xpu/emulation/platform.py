@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from lsv.capabilities import DeviceInfo
 from lsv.config import EngineConfig, OptionValue
+from lsv.devices.communicator import Group
+from lsv.devices.device import Device
 from lsv.errors import ConfigError
-from lsv.platform import Device, Group
 from lsv.testing.emulation import FakeCapturing, FakeGraph, emulated_device
 from lsv_xpu import libraries
 from lsv_xpu.devices_table import Model, by_short_name

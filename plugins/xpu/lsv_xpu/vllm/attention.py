@@ -11,9 +11,9 @@ from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
 from lsv.attention.cache import PagedCache, Pages, make_cache
 from lsv.attention.paged import PagedBackend
 from lsv.attention.step_plan import StepPlan, make_plan, plan_pages
+from lsv.devices.device import Device
 from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup
-from lsv.platform import Device
 from lsv_xpu import libraries
 from lsv_xpu.vllm.calls import VllmKernels
 

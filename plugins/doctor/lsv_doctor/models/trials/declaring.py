@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import torch
 
-from lsv.platform import Communicator, Group
+from lsv.devices.communicator import Communicator, Group
 from lsv.weights.quantizer import PlainLinear
 from lsv.worker.load.declared import Declared, declare
 from lsv_doctor.models.trials.subject import Finding, Subject
