@@ -32,7 +32,6 @@ from lsv.engine.replicas.replica_set import ReplicaSet
 from lsv.engine.replicas.router import Router
 from lsv.engine.replicas.supervisors import Supervisors
 from lsv.engine.socket_client import SocketClient
-from lsv.llm import read_arguments
 from lsv.request.params import SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
@@ -40,6 +39,7 @@ from lsv.resolve import resolve
 from lsv.testing.fakes.engine import engine_config, install_plugin
 from lsv.testing.fakes.tokens import VOCABULARY
 from lsv.text.tokenizer import NoTokenizer
+from lsv_offline.llm import read_arguments
 
 
 def main() -> None:

@@ -12,16 +12,7 @@ from lsv.hooks import hookimpl
 from lsv.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from lsv.beams.records import BeamSearchParams as BeamSearchParams
     from lsv.errors import LsvError as LsvError
-    from lsv.llm import LLM as LLM
-    from lsv.llm import CompletionOutput as CompletionOutput
-    from lsv.llm import LLMEngine as LLMEngine
-    from lsv.llm import RequestOutput as RequestOutput
-    from lsv.offline.async_llm_engine import AsyncLLMEngine as AsyncLLMEngine
-    from lsv.offline.engine_args import AsyncEngineArgs as AsyncEngineArgs
-    from lsv.offline.engine_args import EngineArgs as EngineArgs
-    from lsv.offline.engine_args import FlexibleArgumentParser as FlexibleArgumentParser
     from lsv.request.adapter import LoRARequest as LoRARequest
     from lsv.request.params import PoolingParams as PoolingParams
     from lsv.request.params import SamplingParams as SamplingParams
@@ -33,18 +24,27 @@ if TYPE_CHECKING:
     from lsv.text.prompts import TextPrompt as TextPrompt
     from lsv.text.prompts import TokensPrompt as TokensPrompt
     from lsv.text.prompts import zip_enc_dec_prompts as zip_enc_dec_prompts
+    from lsv_offline.async_llm_engine import AsyncLLMEngine as AsyncLLMEngine
+    from lsv_offline.beam_search import BeamSearchParams as BeamSearchParams
+    from lsv_offline.engine_args import AsyncEngineArgs as AsyncEngineArgs
+    from lsv_offline.engine_args import EngineArgs as EngineArgs
+    from lsv_offline.engine_args import FlexibleArgumentParser as FlexibleArgumentParser
+    from lsv_offline.llm import LLM as LLM
+    from lsv_offline.llm import CompletionOutput as CompletionOutput
+    from lsv_offline.llm import LLMEngine as LLMEngine
+    from lsv_offline.llm import RequestOutput as RequestOutput
 
 _HOMES = {
-    "AsyncEngineArgs": "lsv.offline.engine_args",
-    "AsyncLLMEngine": "lsv.offline.async_llm_engine",
-    "BeamSearchParams": "lsv.beams.records",
-    "EngineArgs": "lsv.offline.engine_args",
-    "FlexibleArgumentParser": "lsv.offline.engine_args",
-    "LLM": "lsv.llm",
+    "AsyncEngineArgs": "lsv_offline.engine_args",
+    "AsyncLLMEngine": "lsv_offline.async_llm_engine",
+    "BeamSearchParams": "lsv_offline.beam_search",
+    "EngineArgs": "lsv_offline.engine_args",
+    "FlexibleArgumentParser": "lsv_offline.engine_args",
+    "LLM": "lsv_offline.llm",
     "LoRARequest": "lsv.request.adapter",
-    "LLMEngine": "lsv.llm",
-    "CompletionOutput": "lsv.llm",
-    "RequestOutput": "lsv.llm",
+    "LLMEngine": "lsv_offline.llm",
+    "CompletionOutput": "lsv_offline.llm",
+    "RequestOutput": "lsv_offline.llm",
     "LsvError": "lsv.errors",
     "PoolingParams": "lsv.request.params",
     "SamplingParams": "lsv.request.params",

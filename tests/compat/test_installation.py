@@ -48,7 +48,7 @@ def test_it_is_installed_and_removed_without_a_trace(python: Path) -> None:
         text=True,
         check=True,
     ).stdout
-    assert version == "0.22.0+lsv 0.22.0+lsv <class 'lsv.llm.LLM'>\n"
+    assert version == "0.22.0+lsv 0.22.0+lsv <class 'lsv_offline.llm.LLM'>\n"
     assert (
         "lsv"
         in subprocess.run([python.parent / "vllm", "--version"], capture_output=True, text=True, check=True).stdout

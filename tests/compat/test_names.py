@@ -64,7 +64,7 @@ def test_classes_are_lsvs(vllm: ModuleType) -> None:
 
 def test_names_of_processors_are_cores(vllm: ModuleType) -> None:
     own = importlib.import_module("vllm._names").NAMES
-    from lsv.vllm_names.processors import NAMES
+    from lsv_offline.vllm_names.processors import NAMES
 
     for module, names in NAMES.items():
         assert names.items() <= own[module].items()

@@ -19,7 +19,7 @@ WALL = {
 SHOWN = {
     "core/lsv/text/chat_template.py": "templates write the date",
     "core/lsv/tracing/tracer.py": "spans say when a request ended",
-    "core/lsv/engine/offline/timeline.py": "a timeline says when something was",
+    "plugins/offline/lsv_offline/timeline.py": "a timeline says when something was",
     "core/lsv/processes/calls.py": "lines say when a function was called",
     "core/lsv/worker/profiling/recorder.py": "names of profiles",
     "plugins/api/lsv_api/app.py": "models say since when they are served",

@@ -89,7 +89,7 @@ def test_scheduler_kv_and_request_stand_alone() -> None:
 
 
 BELOW = {
-    "attention", "batched", "devices", "drafts", "logits_processor", "nn", "ops", "pipeline", "products", "testing",
+    "attention", "devices", "drafts", "logits_processor", "nn", "ops", "pipeline", "products", "testing",
     "weights", "worker", "adapters.checkpoint", "adapters.experts", "adapters.magnitudes", "adapters.reading.main",
     "adapters.rows", "adapters.shares", "adapters.slots", "adapters.store", "adapters.vocabulary",
 }  # fmt: skip

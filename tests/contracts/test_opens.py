@@ -30,7 +30,7 @@ OUR_OWN = {
     "core/lsv/processes/usage.py": "/proc",
     "core/lsv/engine/replicas/rhythm.py": "pipes of our own",
     "core/lsv/engine/supervision/state.py": "a private folder of our own",
-    "core/lsv/offline/engine_args.py": "the operator's configuration",
+    "plugins/offline/lsv_offline/engine_args.py": "the operator's configuration",
     "core/lsv/processes/building.py": "build cache, opened without links",
     "core/lsv/processes/calls.py": "a private folder of our own",
     "core/lsv/processes/confinement/landlock.py": "paths, not contents",

@@ -23,7 +23,6 @@ LONG_CLASSES = {
     "EngineLoop": "until features take part in it",
     "Worker": "until features take part in it",
     "SocketClient": "until orders are records",
-    "AsyncLLMEngine": "its methods are vLLM's",
 }
 """Classes of core that are longer, each with the reason."""
 

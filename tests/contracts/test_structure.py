@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_MODULES = 20
-AUTHORS = {"__init__", "__main__", "capabilities", "config", "errors", "hooks", "llm", "logits_processor",
+AUTHORS = {"__init__", "__main__", "capabilities", "config", "errors", "hooks", "logits_processor",
            "ops", "platform", "products", "version"}  # fmt: skip
 
 

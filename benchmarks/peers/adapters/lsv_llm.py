@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lsv.llm import LLM
 from lsv.request.params import SamplingParams
+from lsv_offline.llm import LLM
 
 
 class Engine:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lsv.vllm_names.modules import Modules
+from lsv_offline.vllm_names.modules import Modules
 from vllm._names import NAMES
 from vllm.version import __version__ as __version__
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lsv.vllm_names import processors
+from lsv_offline.vllm_names import processors
 
 _PROMPTS = {
     "PromptType": "lsv.text.prompts:PromptInputs",
@@ -34,12 +34,12 @@ _OUTPUTS = {
         "ScoringRequestOutput",
     )
 }
-_ARGUMENTS = {name: f"lsv.offline.engine_args:{name}" for name in ("AsyncEngineArgs", "EngineArgs")}
-_PARSER = {"FlexibleArgumentParser": "lsv.offline.engine_args:FlexibleArgumentParser"}
+_ARGUMENTS = {name: f"lsv_offline.engine_args:{name}" for name in ("AsyncEngineArgs", "EngineArgs")}
+_PARSER = {"FlexibleArgumentParser": "lsv_offline.engine_args:FlexibleArgumentParser"}
 _POOLING = {"PoolingParams": "lsv.request.params:PoolingParams"}
-_LLM = {"LLM": "lsv.llm:LLM"}
-_ENGINE = {"LLMEngine": "lsv.llm:LLMEngine"}
-_ASYNC = "lsv.offline.async_llm_engine:AsyncLLMEngine"
+_LLM = {"LLM": "lsv_offline.llm:LLM"}
+_ENGINE = {"LLMEngine": "lsv_offline.llm:LLMEngine"}
+_ASYNC = "lsv_offline.async_llm_engine:AsyncLLMEngine"
 _LOGPROB = {"Logprob": "lsv.request.outputs:Logprob"}
 _NETWORK = {name: f"vllm._network:{name}" for name in ("get_ip", "get_open_port")}
 _MEMORY = {
@@ -78,7 +78,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     "vllm.pooling_params": _POOLING,
     "vllm.renderers.hf": {"resolve_chat_template": "vllm._tokenizers:resolve_chat_template"},
     "vllm.sampling_params": {
-        "BeamSearchParams": "lsv.beams.records:BeamSearchParams",
+        "BeamSearchParams": "lsv_offline.beam_search:BeamSearchParams",
         "GuidedDecodingParams": "lsv.request.structured:GuidedDecodingParams",
         "RepetitionDetectionParams": "lsv.request.repetition:RepetitionDetectionParams",
         "RequestOutputKind": "lsv.request.output_kind:RequestOutputKind",

@@ -1,13 +1,11 @@
-"""The core's own manifest: policies, executors and logits processors, declared through the door every plugin uses."""
+"""The core's own manifest: policies and executors, declared through the door every plugin uses."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from lsv.hooks import hookimpl
-from lsv.offers import ExecutorOffer, LogitsProcessorOffer, PolicyOffer
-from lsv.plugins.logits_processors import BATCHED
-from lsv.request.params import CALLABLES
+from lsv.offers import ExecutorOffer, PolicyOffer
 
 api = 1
 
@@ -23,9 +21,3 @@ def lsv_executors() -> Iterable[ExecutorOffer]:
     yield ExecutorOffer("inline", "lsv.worker.executor:InlineExecutor")
     yield ExecutorOffer("processes", "lsv.worker.processes:ProcessesExecutor")
     yield ExecutorOffer("nodes", "lsv.worker.nodes.executor:NodesExecutor")
-
-
-@hookimpl
-def lsv_logits_processors() -> Iterable[LogitsProcessorOffer]:
-    yield LogitsProcessorOffer(BATCHED, "lsv.batched.adapter:Batched", arguments="lsv.request.params:SamplingParams")
-    yield LogitsProcessorOffer(CALLABLES, "lsv.batched.callables:Callables")

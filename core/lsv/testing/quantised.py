@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lsv.llm import LLM
+from lsv import LLM
 from lsv.nn.linear import Column
 from lsv.request.adapter import LoRARequest
 from lsv.request.params import SamplingParams

@@ -14,7 +14,7 @@ from lsv_bench.datasets import Sample
 from lsv_bench.figures import Figures, spread
 
 if TYPE_CHECKING:
-    from lsv.llm import LLM
+    from lsv import LLM
     from lsv.text.prompts import PromptInput
 
 

@@ -11,15 +11,15 @@ import pytest
 from lsv.cli import conversation as conversations
 from lsv.cli import main
 from lsv.cli.conversation import Conversation, Message, converse
-from lsv.cli.run import answerer
 from lsv.engine.engine import Engine
 from lsv.errors import ConfigError, Unavailable
-from lsv.llm import LLM
 from lsv.processes.folder import cache_root
 from lsv.request.params import SamplingParams
 from lsv.scheduler.policy import Fcfs
 from lsv.testing.fakes.engine import FakeExecutor, engine_config
 from lsv.testing.fakes.text import letters
+from lsv_offline.llm import LLM
+from lsv_offline.run import answerer
 from suite.terminal import Terminal
 
 asked: list[list[Message]] = []

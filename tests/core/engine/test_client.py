@@ -14,7 +14,6 @@ from lsv.engine.admission import encode_bad_words, make_submit
 from lsv.engine.engine import Engine
 from lsv.engine.mailbox import Mailbox, merge
 from lsv.engine.messages import Start, Update
-from lsv.engine.offline.inline_client import InlineClient
 from lsv.engine.stream import Candidate, OutputStream
 from lsv.errors import BadRequest, EngineDied, Overloaded, RequestFailed
 from lsv.offers import LogitsProcessorOffer
@@ -32,6 +31,7 @@ from lsv.testing.fakes.requests import make_spec
 from lsv.testing.fakes.text import letters
 from lsv.testing.plugins import plugins_of
 from lsv.text.tokenizer import Tokenizer
+from lsv_offline.inline_client import InlineClient
 
 TOKENIZER = letters(97)
 

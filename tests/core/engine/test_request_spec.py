@@ -9,7 +9,6 @@ import pytest
 
 from lsv.engine.engine import Engine
 from lsv.engine.messages import ClientMessage
-from lsv.engine.offline.inline_client import InlineClient
 from lsv.processes.wire import FrameReader, encode_frame
 from lsv.request.group import RequestGroup
 from lsv.request.media import Array, Media, Positions, keep_apart
@@ -21,6 +20,7 @@ from lsv.request.thinking import Thinking
 from lsv.scheduler.policy import Fcfs
 from lsv.testing.fakes.engine import FakeExecutor, engine_config
 from lsv.testing.fakes.text import letters
+from lsv_offline.inline_client import InlineClient
 
 TOKENIZER = letters(97)
 PROMPT = Prompt(

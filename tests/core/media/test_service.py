@@ -97,7 +97,7 @@ def test_a_service_that_can_not_be_imported_is_named() -> None:
 
 def test_without_media_nothing_that_decodes_is_imported() -> None:
     script = (
-        "import sys, lsv.cli.serve, lsv.llm\n"
+        "import sys, lsv.cli.serve, lsv_offline.llm\n"
         "from lsv import plugins\n"
         "from lsv.media.options import MediaOptions\n"
         "from lsv.media.service import open_service\n"

@@ -11,10 +11,10 @@ import pytest
 from lsv import plugins
 from lsv.config import AdapterOptions
 from lsv.errors import CheckpointError, ConfigError, LsvError
-from lsv.llm import read_options
 from lsv.resolve.adapters import adapter_options, untargeted_layers
 from lsv.untrusted.patterns import Patterns
 from lsv.weights.quantizer import compile_names
+from lsv_offline.llm import read_options
 
 
 def options_of(**given: Any) -> AdapterOptions | None:

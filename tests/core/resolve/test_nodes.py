@@ -10,8 +10,8 @@ import pytest
 from lsv import LLM, AsyncLLMEngine
 from lsv.config import Nodes, Topology
 from lsv.errors import ConfigError
-from lsv.llm import read_arguments
 from lsv.resolve import resolve
+from lsv_offline.llm import read_arguments
 
 KEY = "a secret of two machines"
 TWO: dict[str, Any] = {"nnodes": 2, "tensor_parallel_size": 2}

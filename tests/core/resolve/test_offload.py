@@ -9,8 +9,8 @@ import pytest
 from lsv import plugins
 from lsv.config import Offload
 from lsv.errors import ConfigError
-from lsv.llm import read_options
 from lsv.resolve.offload import choose_offload
+from lsv_offline.llm import read_options
 
 
 def choose(**given: Any) -> Offload | None:

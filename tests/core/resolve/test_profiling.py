@@ -7,9 +7,9 @@ import pytest
 from lsv import plugins
 from lsv.config import Profiling
 from lsv.errors import ConfigError
-from lsv.llm import read_options
 from lsv.resolve.profiling import profiling
 from lsv.resolve.tracing import traces
+from lsv_offline.llm import read_options
 
 
 def read(**given: Any) -> Profiling | None:

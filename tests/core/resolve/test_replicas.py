@@ -10,13 +10,13 @@ from msgspec import structs
 from lsv import LLM
 from lsv.config import EngineConfig, ReplicaNodes
 from lsv.errors import ConfigError
-from lsv.llm import read_arguments
 from lsv.processes.nodes.newcomer import differences
 from lsv.resolve import resolve
 from lsv.resolve.ranks.replicas import Placement, place_replicas
 from lsv.settings import Declared, Given, gather
 from lsv.settings.hardware import HARDWARE
 from lsv.settings.serving import SERVE
+from lsv_offline.llm import read_arguments
 
 KEY = "a secret of two machines"
 FOUR: dict[str, Any] = {"data_parallel_size": 4, "data_parallel_size_local": 2, "data_parallel_address": "10.0.0.1"}

@@ -8,8 +8,8 @@ import pytest
 
 from lsv.config import Transfers
 from lsv.errors import ConfigError
-from lsv.llm import read_arguments
 from lsv.resolve import resolve
+from lsv_offline.llm import read_arguments
 
 PATH = {"kv_offload_path": "/tmp/kv"}
 PRODUCER: dict[str, Any] = {**PATH, "kv_role": "producer"}

@@ -10,12 +10,12 @@ import pytest
 
 from lsv import plugins
 from lsv.errors import ConfigError
-from lsv.llm import read_options
 from lsv.settings import Declared, Given, Setting, Settings, gather, options
 from lsv.settings.elsewhere import NEUTRAL, NEUTRAL_OF_SERVERS
 from lsv.settings.flags import parse
 from lsv.settings.neutral import dropped, neutral, problems, warnings
 from lsv.settings.setting import ANYTHING
+from lsv_offline.llm import read_options
 
 ROWS = (*NEUTRAL, *NEUTRAL_OF_SERVERS)
 OFFLINE = {setting.name for setting in NEUTRAL}

@@ -28,7 +28,6 @@ from lsv.engine.replicas.supervisors import Supervisors
 from lsv.engine.socket_client import SocketClient
 from lsv.engine.supervision.supervisor import RestartPolicy
 from lsv.errors import ConfigError, EngineDied, LsvError, StartError
-from lsv.llm import read_arguments
 from lsv.processes.nodes.door import Door, listen
 from lsv.processes.nodes.handshake import JOINING, Challenge, OtherKey, OtherProtocol, introduce
 from lsv.processes.nodes.newcomer import Likeness, Newcomer, describe
@@ -41,6 +40,7 @@ from lsv.testing.tiny import tiny
 from lsv.worker.nodes import member
 from lsv.worker.nodes.gathering import Gathering
 from lsv.worker.nodes.messages import Answer, Join
+from lsv_offline.llm import read_arguments
 
 KEY = "a secret of two machines"
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, detokenize=False)

@@ -11,10 +11,10 @@ from lsv import LLM, SamplingParams
 from lsv.config import EngineConfig, ExpertOptions, Topology
 from lsv.engine.messages import ExpertCounts
 from lsv.errors import ConfigError
-from lsv.llm import read_arguments
 from lsv.plugins.catalog import Catalog
 from lsv.resolve import resolve
 from lsv.testing.tiny import tiny
+from lsv_offline.llm import read_arguments
 
 PROMPTS = [{"prompt_token_ids": list(range(5, 5 + length))} for length in (3, 17, 40)]
 SPARSE = {"num_experts": 8, "mlp_only_layers": []}

@@ -251,7 +251,7 @@ def test_the_cache_holds_so_many_bytes() -> None:
 
 def test_a_server_imports_no_decoder() -> None:
     script = (
-        "import sys, lsv.cli.serve, lsv_multimodal.service, lsv_api.app, lsv.llm\n"
+        "import sys, lsv.cli.serve, lsv_multimodal.service, lsv_api.app, lsv_offline.llm\n"
         "print([name for name in ('torch', 'transformers', 'PIL', 'av') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 TESTS = (
-    "tests/core/engine", "tests/core/grammars", "tests/core/media", "tests/core/offline", "tests/core/processes",
+    "tests/core/engine", "tests/core/grammars", "tests/core/media", "tests/plugins/offline", "tests/core/processes",
     "tests/core/remote_code", "tests/core/text", "tests/core/worker", "tests/e2e", "tests/plugins/api",
     "tests/plugins/multimodal",
 )  # fmt: skip

@@ -6,8 +6,8 @@ import time
 
 import msgspec
 
+from lsv import LLM
 from lsv.cli.context import CommandContext
-from lsv.llm import LLM
 from lsv_bench.commands.settings import BATCHES
 from lsv_bench.datasets import Sample
 from lsv_bench.offline import answer_batch

@@ -124,7 +124,7 @@ def _begin(arguments: Sequence[str], settings: Settings, material: Material, wor
 
 def _measure(settings: Settings, work: Work, context: CommandContext) -> Run:
     """One format, in an engine of its own."""
-    from lsv.llm import LLM
+    from lsv import LLM
 
     with (
         LLM.from_settings(settings, context.plugins, skip_tokenizer_init=not work.needs_text) as llm,

@@ -13,7 +13,7 @@ from lsv_bench.figures import Figures
 from lsv_bench.result import Run
 
 if TYPE_CHECKING:
-    from lsv.llm import LLM
+    from lsv import LLM
 
 SETTINGS = (*options.REPORT, *options.DATASET, *options.OFFLINE, *options.LATENCY, *options.PERCENTILES)
 
@@ -24,7 +24,7 @@ def run(arguments: list[str], context: CommandContext) -> int:
     if serve_as_node(settings, context):
         return 0
     report = Report("latency", "latency", arguments, settings, SETTINGS)
-    from lsv.llm import LLM
+    from lsv import LLM
 
     with LLM.from_settings(settings, context.plugins) as llm:
         for number in range(settings["repeats"]):

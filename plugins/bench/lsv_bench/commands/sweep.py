@@ -18,7 +18,7 @@ from lsv_bench.server import OwnServer
 from lsv_bench.sweep import SUITES, Measured, Step, read_steps, steps
 
 if TYPE_CHECKING:
-    from lsv.llm import LLM
+    from lsv import LLM
 
 _OFFLINE = {"latency": latency, "throughput": throughput}
 _KINDS: dict[Measured, Kind] = {
@@ -76,7 +76,7 @@ def _sweep_engine(measured: Measured, arguments: list[str], context: CommandCont
     report = Report(_KINDS[measured], f"{measured} sweep", arguments, settings, own)
     for step in (step for part in plan for step in part):
         benchmark.check(_overlaid(step, settings))
-    from lsv.llm import LLM
+    from lsv import LLM
 
     number = 0
     with LLM.from_settings(settings, context.plugins) as llm:

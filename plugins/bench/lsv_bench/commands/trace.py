@@ -44,7 +44,7 @@ def _run(arguments: list[str], context: CommandContext, folder: Path) -> int:
     settings = context.settings(arguments, scope="engine", extra=SETTINGS)
     samples = make_samples(settings, settings["num_prompts"])
     output = Path(settings["output"])
-    from lsv.llm import LLM
+    from lsv import LLM
     from lsv_bench.offline import measure_throughput
 
     with LLM.from_settings(settings, context.plugins) as llm:

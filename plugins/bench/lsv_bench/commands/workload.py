@@ -19,7 +19,7 @@ from lsv_bench.machine import describe_machine
 from lsv_bench.result import Kind, Result, Run, write_result
 
 if TYPE_CHECKING:
-    from lsv.llm import LLM
+    from lsv import LLM
 
 _SECRETS = ("api_key",)
 _NOT_KEPT = ("json", "output", "result_dir", "plot", "metadata", "show_stdout", *_SECRETS)

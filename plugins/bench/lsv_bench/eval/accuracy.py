@@ -15,7 +15,7 @@ from lsv_bench.eval.matching import MATCHES
 from lsv_bench.eval.questions import Question
 
 if TYPE_CHECKING:
-    from lsv.llm import LLM
+    from lsv import LLM
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

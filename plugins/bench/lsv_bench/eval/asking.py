@@ -12,7 +12,7 @@ from lsv.request.outputs import RequestOutput
 from lsv.request.params import SamplingParams
 
 if TYPE_CHECKING:
-    from lsv.llm import LLM
+    from lsv import LLM
 
 _AT_ONCE = 256
 """Requests the engine is given at one time; further ones, and answers that have been read, take no memory."""

@@ -12,7 +12,7 @@ from lsv.errors import ConfigError
 from lsv_bench.eval.asking import Span, log_likelihoods
 
 if TYPE_CHECKING:
-    from lsv.llm import LLM
+    from lsv import LLM
     from lsv.text.tokenizer import Tokenizer
 
 _CONTEXT = 1024

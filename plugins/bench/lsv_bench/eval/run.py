@@ -16,7 +16,7 @@ from lsv_bench.eval.result import Run
 from lsv_bench.eval.speed import Lengths, measure_speed
 
 if TYPE_CHECKING:
-    from lsv.llm import LLM
+    from lsv import LLM
 
 UNQUANTISED = "none"
 """What the format of plain weights is called."""

@@ -14,7 +14,7 @@ from lsv_bench.figures import Figures, medians
 from lsv_bench.offline import measure_latency
 
 if TYPE_CHECKING:
-    from lsv.llm import LLM
+    from lsv import LLM
 
 STREAMS = 16
 _ROUNDS = 5

@@ -14,9 +14,9 @@ import pytest
 from lsv import LLM, SamplingParams
 from lsv.config import EngineConfig
 from lsv.errors import EngineDied
-from lsv.llm import read_arguments
 from lsv.resolve import resolve
 from lsv.testing.tiny import tiny
+from lsv_offline.llm import read_arguments
 
 from .conftest import answer, states, until
 from .machines import HERE, KEY, Head, engine_of, find_port, head, node, words

@@ -21,12 +21,12 @@ from lsv.engine.replicas.supervisors import Supervisors
 from lsv.engine.socket_client import SocketClient
 from lsv.engine.supervision.supervisor import RestartPolicy
 from lsv.errors import EngineDied
-from lsv.llm import read_arguments
 from lsv.resolve import resolve
 from lsv.testing.adapters import linear_layers, write_adapter
 from lsv.testing.fakes.requests import make_spec
 from lsv.testing.fakes.text import letters
 from lsv.testing.tiny import tiny
+from lsv_offline.llm import read_arguments
 
 pytestmark = pytest.mark.xdist_group("processes")
 

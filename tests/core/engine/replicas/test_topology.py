@@ -12,11 +12,11 @@ from lsv import LLM, plugins
 from lsv.cli.serve import _restart_limit
 from lsv.config import ReplicaNodes, Topology
 from lsv.errors import ConfigError
-from lsv.llm import read_arguments
 from lsv.processes.nodes.newcomer import differences
 from lsv.resolve import resolve
 from lsv.testing.fakes.client import fake_config
 from lsv.worker.load import device
+from lsv_offline.llm import read_arguments
 
 
 def test_every_replica_has_the_same_configuration_but_for_its_number():

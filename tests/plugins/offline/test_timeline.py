@@ -6,10 +6,10 @@ import pytest
 
 from lsv import LLM, SamplingParams
 from lsv.engine.engine import Engine
-from lsv.engine.offline.timeline import Timeline
 from lsv.scheduler.policy import Fcfs
 from lsv.testing.fakes.engine import FakeExecutor, engine_config
 from lsv.testing.fakes.text import letters
+from lsv_offline.timeline import Timeline
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
 

@@ -14,9 +14,7 @@ import lsv
 from lsv import LLM, EngineArgs, SamplingParams, plugins
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Update
-from lsv.engine.offline import generation
 from lsv.errors import BadRequest, ConfigError, EngineDied, RequestFailed
-from lsv.llm import LLMEngine, read_options
 from lsv.media.options import MediaOptions
 from lsv.request.output_kind import RequestOutputKind
 from lsv.request.params import PoolingParams
@@ -28,6 +26,8 @@ from lsv.testing.fakes.engine import FakeExecutor, engine_config
 from lsv.testing.fakes.requests import make_request
 from lsv.testing.fakes.text import letters
 from lsv.text.prompts import PromptReader
+from lsv_offline import generation
+from lsv_offline.llm import LLMEngine, read_options
 
 TEMPLATE = "{% for m in messages %}{{ m.role[0] + m.content }}{% endfor %}{% if add_generation_prompt %}a{% endif %}"
 TOKENIZER = letters(97, templates={"default": TEMPLATE})
@@ -187,7 +187,7 @@ def test_an_engine_from_arguments(caplog: pytest.LogCaptureFixture):
     assert engine.get_model_config().max_model_len == 128
     assert engine.get_scheduler_config().max_num_seqs == 3
     assert engine.get_parallel_config().world_size == 1
-    caplog.set_level("INFO", "lsv")
+    caplog.set_level("INFO", "lsv_offline")
     engine.do_log_stats()
     assert "running 0, waiting 0" in caplog.text
 

@@ -19,7 +19,7 @@ from lsv.request.params import SamplingParams
 from lsv.settings import Setting
 
 if TYPE_CHECKING:
-    from lsv.llm import LLM
+    from lsv_offline.llm import LLM
 
 RUN_SETTINGS = (
     Setting(
@@ -41,7 +41,7 @@ def run(arguments: list[str], context: CommandContext) -> int:
         question = sys.stdin.read()  # before loading the model, which an empty question does not need
         if not question.strip():
             raise ConfigError(NO_QUESTION)
-    from lsv.llm import LLM
+    from lsv_offline.llm import LLM
 
     params = SamplingParams(max_tokens=settings["max_tokens"], temperature=settings["temperature"])
     with LLM.from_settings(settings, context.plugins) as llm:

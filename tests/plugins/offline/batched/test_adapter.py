@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from lsv.batched.adapter import Batched
-from lsv.batched.interface import BatchUpdate, LogitsProcessor, MoveDirectionality, process_dict_updates
 from lsv.errors import BadRequest, ConfigError, LsvError
 from lsv.logits_processor import RowsFailed
 from lsv.request.params import SamplingParams
 from lsv.testing.fakes.engine import engine_config
 from lsv.testing.logits import GrowingHistory, check_logits_processor
+from lsv_offline.batched.adapter import Batched
+from lsv_offline.batched.interface import BatchUpdate, LogitsProcessor, MoveDirectionality, process_dict_updates
 
 from .conftest import FORCE, NO_REPEAT
 
@@ -245,7 +245,7 @@ class Reluctant(Follow):
         ("json.loads", "must be called package.module:Class"),
         ("json:loads", "no class"),
         ("json:JSONDecoder", "has no apply and no is_argmax_invariant and no update_state"),
-        ("lsv.batched.adapter:Batched", "a plugin offers it, by the hook lsv_logits_processors"),
+        ("lsv_offline.batched.adapter:Batched", "a plugin offers it, by the hook lsv_logits_processors"),
         (f"{__name__}:Reluctant", "can't be made: RuntimeError: not today"),
     ],
 )

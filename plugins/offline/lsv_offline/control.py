@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from lsv.engine.executor import Executor
-from lsv.engine.offline.inline_client import InlineClient
-from lsv.engine.offline.timeline import Timeline
+from lsv_offline.inline_client import InlineClient
+from lsv_offline.timeline import Timeline
 
 
 class ControlMethods:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lsv.vllm_names.modules import Modules
+from lsv_offline.vllm_names.modules import Modules
 
 _CLASSES: Mapping[str, str] = {
-    name: f"lsv.batched.interface:{name}"
+    name: f"lsv_offline.batched.interface:{name}"
     for name in (
         "AdapterLogitsProcessor",
         "BatchUpdate",
@@ -19,9 +19,9 @@ _CLASSES: Mapping[str, str] = {
 }
 NAMES: Mapping[str, Mapping[str, str]] = {
     "vllm": {"SamplingParams": "lsv.request.params:SamplingParams"},
-    "vllm.config": {"VllmConfig": "lsv.batched.loading:VllmConfig"},
+    "vllm.config": {"VllmConfig": "lsv_offline.batched.loading:VllmConfig"},
     "vllm.logger": {"init_logger": "logging:getLogger"},
-    "vllm.logits_process": {"LogitsProcessor": "lsv.batched.interface:RequestLogitsProcessor"},
+    "vllm.logits_process": {"LogitsProcessor": "lsv_offline.batched.interface:RequestLogitsProcessor"},
     "vllm.sampling_params": {"SamplingParams": "lsv.request.params:SamplingParams"},
     "vllm.v1.sample.logits_processor": _CLASSES,
     "vllm.v1.sample.logits_processor.builtin": {"process_dict_updates": _CLASSES["process_dict_updates"]},

@@ -9,12 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lsv.config import EngineConfig
 from lsv.engine.connect import open_client
-from lsv.engine.offline.arguments import AskedAdapters, check_kind, list_adapters, refuse_loggers, refuse_prompt_adapter
-from lsv.engine.offline.configs import DecodingConfig, ModelConfig, ParallelConfig, SchedulerConfig
-from lsv.engine.offline.generation import Generation
 from lsv.engine.replicas.supervisors import Supervisors
 from lsv.errors import BadRequest, ConfigError, EngineDied, LsvError
-from lsv.llm import read_arguments
 from lsv.media.options import MediaOptions
 from lsv.plugins import Plugins
 from lsv.request.adapter import LoRARequest
@@ -25,9 +21,13 @@ from lsv.resolve import resolve
 from lsv.settings import Settings
 from lsv.text.prompts import PromptInput, PromptReader
 from lsv.text.tokenizer import Tokenizer
+from lsv_offline.arguments import AskedAdapters, check_kind, list_adapters, refuse_loggers, refuse_prompt_adapter
+from lsv_offline.configs import DecodingConfig, ModelConfig, ParallelConfig, SchedulerConfig
+from lsv_offline.generation import Generation
+from lsv_offline.llm import read_arguments
 
 if TYPE_CHECKING:
-    from lsv.offline.engine_args import EngineArguments
+    from lsv_offline.engine_args import EngineArguments
 
 
 Item = TypeVar("Item")

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from lsv.config import EngineConfig
-from lsv.engine.offline.configs import ModelConfig, ParallelConfig, SchedulerConfig
 from lsv.errors import ConfigError
 from lsv.logits_processor import LogitsProcessor
-from lsv.vllm_names.processors import BORROWED
+from lsv_offline.configs import ModelConfig, ParallelConfig, SchedulerConfig
+from lsv_offline.vllm_names.processors import BORROWED
 
 OPTION = "logits_processors"
 _METHODS = ("apply", "is_argmax_invariant", "update_state")
@@ -57,7 +57,7 @@ def load_processor(name: str) -> type[Any]:
         raise _unfit(name, "its form is that of plugins: a plugin offers it, by the hook lsv_logits_processors")
     missing = [method for method in _METHODS if not callable(getattr(found, method, None))]
     if missing:
-        raise _unfit(name, f"it has no {' and no '.join(missing)}: its form must be that of lsv.batched.interface")
+        raise _unfit(name, f"it has no {' and no '.join(missing)}; lsv_offline.batched.interface has its form")
     return found
 
 

@@ -12,27 +12,10 @@ from typing import Any, Protocol
 import msgspec
 
 from lsv import plugins
-from lsv.beams.records import BeamSearchOutput, BeamSearchParams
 from lsv.config import EngineConfig, Fit
 from lsv.engine import report
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Stats
-from lsv.engine.offline.arguments import (
-    check_kind,
-    list_adapters,
-    list_params,
-    list_priorities,
-    refuse_loggers,
-    refuse_prompt_adapter,
-)
-from lsv.engine.offline.configs import DecodingConfig, ModelConfig, ParallelConfig, SchedulerConfig
-from lsv.engine.offline.control import ControlMethods
-from lsv.engine.offline.groups import ModelExecutor, TokenizerGroup
-from lsv.engine.offline.inline_client import InlineClient
-from lsv.engine.offline.llm_engine import LLMEngine as SteppedEngine
-from lsv.engine.offline.llm_engine import Output
-from lsv.engine.offline.pooling import PoolingMethods
-from lsv.engine.offline.progress import Progress, progress_bar
 from lsv.engine.stats_log import describe_state
 from lsv.errors import ConfigError
 from lsv.media.options import MediaOptions
@@ -47,6 +30,23 @@ from lsv.settings.elsewhere import NEUTRAL_OFFLINE
 from lsv.settings.spelling import suggest
 from lsv.text.prompts import PromptInput, PromptReader, list_prompts
 from lsv.text.tokenizer import Tokenizer, open_tokenizer
+from lsv_offline.arguments import (
+    check_kind,
+    list_adapters,
+    list_params,
+    list_priorities,
+    refuse_loggers,
+    refuse_prompt_adapter,
+)
+from lsv_offline.beam_search import BeamSearchOutput, BeamSearchParams
+from lsv_offline.configs import DecodingConfig, ModelConfig, ParallelConfig, SchedulerConfig
+from lsv_offline.control import ControlMethods
+from lsv_offline.groups import ModelExecutor, TokenizerGroup
+from lsv_offline.inline_client import InlineClient
+from lsv_offline.llm_engine import LLMEngine as SteppedEngine
+from lsv_offline.llm_engine import Output
+from lsv_offline.pooling import PoolingMethods
+from lsv_offline.progress import Progress, progress_bar
 
 __all__ = [
     "LLM", "CompletionOutput", "EmbeddingOutput", "EmbeddingRequestOutput", "LLMEngine", "Logprob", "RequestOutput",

@@ -1,7 +1,7 @@
 """Which adapters a script's calls load."""
 
-from lsv.engine.offline.arguments import AskedAdapters
 from lsv.request.adapter import Adapter, LoRARequest
+from lsv_offline.arguments import AskedAdapters
 
 
 def test_another_number_or_folder_is_another_adapter() -> None:

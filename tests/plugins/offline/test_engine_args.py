@@ -9,7 +9,7 @@ import pytest
 
 from lsv import AsyncEngineArgs, EngineArgs, FlexibleArgumentParser
 from lsv.errors import ConfigError
-from lsv.llm import read_arguments
+from lsv_offline.llm import read_arguments
 
 
 def parse(*arguments: str):

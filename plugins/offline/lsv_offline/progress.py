@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any, TypeAlias
 
-from lsv.engine.offline.llm_engine import Output
 from lsv.request.outputs import RequestOutput
+from lsv_offline.llm_engine import Output
 
 Progress: TypeAlias = "bool | Callable[..., Any]"
 """Whether a bar is shown on stderr, or what makes one, such as ``tqdm``."""

@@ -1,1 +1,0 @@
-"""Engines in the process of those who use them, stepped by hand."""

@@ -1,1 +1,0 @@
-"""What scripts written against vLLM import besides ``LLM``."""
