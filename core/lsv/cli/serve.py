@@ -23,7 +23,7 @@ from lsv.engine.replicas.supervisors import Supervisors
 from lsv.engine.stats_log import log_stats
 from lsv.engine.supervision.supervisor import RestartPolicy
 from lsv.errors import ConfigError, LsvError, PluginError
-from lsv.offers import FrontendOffer, load_object
+from lsv.offers import ExecutorOffer, FrontendOffer, load_object
 from lsv.plugins import Plugins
 from lsv.processes import heap
 from lsv.processes.outlet import unblock_output
@@ -45,9 +45,9 @@ def run(arguments: list[str], context: CommandContext) -> int:
     settings.hand_on("host_ip")
     config = resolve(settings, context.plugins)
     if config.nodes is not None and config.nodes.number > 0:
-        from lsv.worker.nodes.member import serve_node
-
-        serve_node(config, context.plugins.catalog, _restarts(config, settings)().delay)
+        catalog = context.plugins.catalog
+        offer = catalog.find(ExecutorOffer, config.executor)
+        load_object(offer.join)(config, catalog, _restarts(config, settings)().delay)
         return 0
     if config.replica_nodes is not None and config.replica_nodes.headless:
         serve_replicas(

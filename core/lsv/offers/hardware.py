@@ -94,6 +94,10 @@ class ExecutorOffer(msgspec.Struct, frozen=True):
 
     name: str
     load: str
+    join: str = ""
+    """Names a ``(config, catalog, delay) -> None`` that runs the ranks of a machine other than the first, until the
+    engine ends. ``delay`` says how long to wait before each attempt to join. Empty where there are no such machines.
+    """
 
 
 class PlacerOffer(msgspec.Struct, frozen=True):

@@ -20,4 +20,4 @@ def lsv_policies() -> Iterable[PolicyOffer]:
 def lsv_executors() -> Iterable[ExecutorOffer]:
     yield ExecutorOffer("inline", "lsv.worker.executor:InlineExecutor")
     yield ExecutorOffer("processes", "lsv.worker.processes:ProcessesExecutor")
-    yield ExecutorOffer("nodes", "lsv.worker.nodes.executor:NodesExecutor")
+    yield ExecutorOffer("nodes", "lsv.worker.nodes.executor:NodesExecutor", join="lsv.worker.nodes.member:serve_node")
