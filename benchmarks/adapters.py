@@ -19,7 +19,7 @@ from pathlib import Path
 from checkpoints import make_checkpoint
 
 from lsv import LLM, LoRARequest, SamplingParams
-from lsv.testing.adapters import linear_layers, write_adapter
+from lsv_testing.adapters import linear_layers, write_adapter
 
 PROMPT = 16
 

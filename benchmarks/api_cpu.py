@@ -29,12 +29,12 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from lsv.engine.client import Service
 from lsv.engine.socket_client import SocketClient
 from lsv.engine.supervision.supervisor import Supervisor
-from lsv.testing.fakes.engine import engine_config, install_plugin
-from lsv.testing.fakes.tokens import VOCABULARY
 from lsv.text.tokenizer import Tokenizer
 from lsv_api.app import create_app
 from lsv_api.options import ApiOptions
 from lsv_api.server import Server
+from lsv_testing.fakes.engine import engine_config, install_plugin
+from lsv_testing.fakes.tokens import VOCABULARY
 
 PROMPT = "tell me a story"
 MESSAGES = [{"role": "user", "content": PROMPT}]

@@ -23,14 +23,14 @@ import numpy as np
 import torch
 from machine import measure_limits
 
-from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, token_bytes
-from lsv.devices.device import Device
 from lsv.kv.spec import KVGroup
 from lsv_cpu import native
 from lsv_cpu.attention import CpuAttention
 from lsv_cpu.cache import KVCache
 from lsv_cpu.codes import FORMS, encode
 from lsv_cpu.platform import CpuPlatform
+from lsv_runtime.attention import AttentionLayer, BatchLayout, CacheSpec, token_bytes
+from lsv_runtime.devices.device import Device
 
 BLOCK = 32
 MOST_LAYERS, MOST_BYTES = 24, 1 << 30

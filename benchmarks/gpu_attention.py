@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from gpu_kernels import Limits, Rate, find_device, line, measure, measure_limits, rate, title
 
-from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, token_bytes
 from lsv.kv.spec import KVGroup
+from lsv_runtime.attention import AttentionLayer, BatchLayout, CacheSpec, token_bytes
 from lsv_triton.attention.backend import TritonAttention
 
 STEPS = "1x1024,8x1024,64x8192,256x1024,1x131072,8x131072,1x131072+255x1024,256x1537,1x4096x4096,1x131072x512"

@@ -23,15 +23,15 @@ from typing import Any
 
 import torch
 
-from lsv.nn.linear import Column
-from lsv.nn.moe import MoE
 from lsv.offers import KernelOffer, load_object
-from lsv.ops import bind
-from lsv.testing.tensors import fill_module, place
-from lsv.weights.checkpoint import DummySource
-from lsv.weights.quantizer import Quantizer, Unquantised
 from lsv_quant import fp8
 from lsv_quant.online import int4, int8, online_coded
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.moe import MoE
+from lsv_runtime.ops import bind
+from lsv_runtime.weights.checkpoint import DummySource
+from lsv_runtime.weights.quantizer import Quantizer, Unquantised
+from lsv_testing.tensors import fill_module, place
 
 Call = Callable[[int], object]
 """Computes one product, over the copy of the weights with a number."""

@@ -27,7 +27,6 @@ from lsv import LLM, SamplingParams
 from lsv.engine import engine as engine_module
 from lsv.engine.messages import EngineMessage, Submit, Tokens
 from lsv.engine.stream import OutputStream
-from lsv.nn import model as nn_model
 from lsv.plugins import load
 from lsv.processes.wire import encode_frame
 from lsv.request.prompt import Prompt
@@ -35,8 +34,9 @@ from lsv.request.spec import RequestSpec
 from lsv.resolve.locate import locate_model
 from lsv.scheduler.scheduler import Scheduler
 from lsv.text.tokenizer import Tokenizer
-from lsv.worker import results, worker
-from lsv.worker.slots import Slots
+from lsv_runtime.nn import model as nn_model
+from lsv_runtime.worker import results, worker
+from lsv_runtime.worker.slots import Slots
 
 TINY = {
     **SHAPES["qwen2.5-0.5b"],

@@ -26,9 +26,9 @@ from checkpoints import SHAPES, head_dim, make_checkpoint
 from machine import Limits, measure_limits
 
 from lsv import LLM, SamplingParams
-from lsv.nn.decoder import DecoderLayer
-from lsv.nn.moe import MoE
 from lsv_cpu import arena
+from lsv_runtime.nn.decoder import DecoderLayer
+from lsv_runtime.nn.moe import MoE
 
 SPARSE = [name for name, shape in SHAPES.items() if "num_experts" in shape]
 Seconds = dict[str, list[float]]

@@ -69,9 +69,9 @@ def in_process(work: Callable[..., list[tuple[int, float]]], *arguments: object)
 def time_sums(rank: int, address: str) -> None:
     import torch
 
-    from lsv.devices.collectives import BackendCommunicator, gloo
-    from lsv.devices.communicator import Group
     from lsv_cpu.platform import CpuPlatform
+    from lsv_runtime.devices.collectives import BackendCommunicator, gloo
+    from lsv_runtime.devices.communicator import Group
 
     device = CpuPlatform().open_rank(rank, 2, {"cpu.threads": 1})
     shared = device.communicator(Group("tp", (0, 1), rank, address))

@@ -36,10 +36,10 @@ from lsv.request.params import SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv.resolve import resolve
-from lsv.testing.fakes.engine import engine_config, install_plugin
-from lsv.testing.fakes.tokens import VOCABULARY
 from lsv.text.tokenizer import NoTokenizer
 from lsv_offline.llm import read_arguments
+from lsv_testing.fakes.engine import engine_config, install_plugin
+from lsv_testing.fakes.tokens import VOCABULARY
 
 
 def main() -> None:

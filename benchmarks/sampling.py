@@ -15,15 +15,15 @@ from functools import partial
 
 import torch
 
-from lsv import ops as op_table
-from lsv.nn.sampling import Sampling
 from lsv.offers import load_object
 from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Begin
-from lsv.worker.sampler import sample_rows
-from lsv.worker.slots import Slot
 from lsv_cpu import plugin
 from lsv_cpu.team import set_team
+from lsv_runtime import ops as op_table
+from lsv_runtime.nn.sampling import Sampling
+from lsv_runtime.worker.sampler import sample_rows
+from lsv_runtime.worker.slots import Slot
 
 CASES = {
     "greedy": SamplingParams(temperature=0.0),

@@ -17,9 +17,6 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from lsv.attention import BatchLayout
-from lsv.attention import plan as attention_plan
-from lsv.attention.tables import BlockTables
 from lsv.kv.manager import KVManager
 from lsv.kv.spec import KVSpec, group_specs
 from lsv.request.params import SamplingParams
@@ -27,7 +24,10 @@ from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import StepResult
 from lsv.scheduler.policy import Fcfs
 from lsv.scheduler.scheduler import Scheduler
-from lsv.testing.fakes.requests import make_request
+from lsv_runtime.attention import BatchLayout
+from lsv_runtime.attention import plan as attention_plan
+from lsv_runtime.attention.tables import BlockTables
+from lsv_testing.fakes.requests import make_request
 
 BLOCK_SIZE = 16
 PROMPT = 500

@@ -53,9 +53,9 @@ def measure(model: str, platform: str, name: str) -> tuple[int, int, int]:
     """Bytes of weights planned and held, and by which the process has grown."""
     from lsv.cli.context import CommandContext
     from lsv.resolve import resolve
-    from lsv.worker.load.device import open_device
-    from lsv.worker.load.loaded import load
-    from lsv.worker.load.survey import survey
+    from lsv_runtime.worker.load.device import open_device
+    from lsv_runtime.worker.load.loaded import load
+    from lsv_runtime.worker.load.survey import survey
 
     arguments = [model, "--platform", platform, *_SMALL, *(() if platform == "cpu" else ("--emulate",))]
     arguments += [] if name == "none" else ["--quantization", name]

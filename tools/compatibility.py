@@ -51,7 +51,7 @@ _WORDS = (WORKS, EMULATED, PARSED, NOT_RUN)
 """The best proof first."""
 _DEVICES = {"lsv_cuda": "cuda", "lsv_hpu": "hpu", "lsv_rocm": "rocm", "lsv_triton": "cuda", "lsv_xpu": "xpu"}
 """Packages whose code is for a device that no test machine has, and the name of its platform."""
-_CONFIGURES = ("cli", "config", "errors", "hooks", "offers", "plugins", "resolve", "settings", "testing", "version")
+_CONFIGURES = ("cli", "config", "errors", "hooks", "offers", "plugins", "resolve", "settings", "version")
 """Packages of core whose code ends with the configuration of an engine."""
 
 
@@ -138,7 +138,7 @@ def _judge_code(file: str) -> str:
     if packages & _DEVICES.keys():
         return EMULATED
     own = {name for name in packages if name.partition(".")[0].partition("_")[0] == "lsv"}
-    return WORKS if own - {f"lsv.{name}" for name in _CONFIGURES} else PARSED
+    return WORKS if own - {"lsv_testing", *(f"lsv.{name}" for name in _CONFIGURES)} else PARSED
 
 
 @cache

@@ -4,7 +4,7 @@
     python tools/rooms.py --write    put them into docs/architecture.md, between their markers
 
 Every import counts: those under ``TYPE_CHECKING`` and those inside functions too. A room is a package of core, or a
-module that lies beside the packages; ``lsv.testing``, which is for tests of others, is left out of the picture.
+module that lies beside the packages; ``lsv_testing``, which is for tests of others, is left out of the picture.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENT = ROOT / "docs" / "architecture.md"
+DOCUMENTS = (ROOT / "docs" / "architecture.md", ROOT / "docs" / "plugin-api.md")
+LIBRARIES = ("lsv", "lsv_runtime")
+"""What plugins may import."""
 
 Graph = dict[str, set[str]]
 
@@ -53,7 +56,7 @@ def imported(file: Path, known: Iterable[str]) -> set[str]:
 
 
 def _modules(node: ast.AST, known: Set[str]) -> Iterator[str]:
-    """``from lsv.nn import sample`` imports a module from its package, ``from lsv.nn import Linear`` the package."""
+    """``from lsv.kv import blocks`` imports a module from its package, ``from lsv.kv import KVSpec`` the package."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and not node.level:
@@ -110,13 +113,13 @@ def floors(graph: Graph) -> dict[str, int]:
     return {node: level(node) for node in graph}
 
 
-def plugin_surface() -> dict[str, set[str]]:
-    """Module of core -> the plugins that import it."""
-    core = sources("lsv")
+def plugin_surface(library: str) -> dict[str, set[str]]:
+    """Module of a library -> the plugins that import it."""
+    modules = sources(library)
     users: dict[str, set[str]] = defaultdict(set)
-    for name in (name for name in packages() if name.startswith("lsv_")):
+    for name in (name for name in packages() if name.startswith("lsv_") and name not in LIBRARIES):
         for file in sources(name).values():
-            for module in imported(file, core):
+            for module in imported(file, modules):
                 users[module].add(name.removeprefix("lsv_"))
     return dict(sorted(users.items()))
 
@@ -124,7 +127,7 @@ def plugin_surface() -> dict[str, set[str]]:
 def picture() -> str:
     """A Mermaid drawing of the rooms. An arrow that a longer way says too is left out."""
     graph = room_graph("lsv")
-    graph = {room: others - {"lsv.testing"} for room, others in graph.items() if room != "lsv.testing"}
+    graph = {room: others - {"lsv_testing"} for room, others in graph.items() if room != "lsv_testing"}
     lines = ["```mermaid", "flowchart TB"]
     for room, others in sorted(graph.items()):
         lines += [
@@ -139,27 +142,31 @@ def _short(room: str) -> str:
     return room.removeprefix("lsv.")
 
 
-def surface_table() -> str:
+def surface_table(library: str) -> str:
     """What plugins import, as a table."""
-    rows = [f"| `{module}` | {', '.join(sorted(users))} |" for module, users in plugin_surface().items()]
+    rows = [f"| `{module}` | {', '.join(sorted(users))} |" for module, users in plugin_surface(library).items()]
     return "\n".join(["| module | imported by |", "|---|---|", *rows])
 
 
 def fill_in(text: str) -> str:
     """``text`` with what stands between the markers drawn anew."""
-    for name, made in (("rooms", picture()), ("surface", surface_table())):
-        pattern = rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"
-        text = re.sub(pattern, lambda match, made=made: f"{match[1]}{made}\n{match[2]}", text, flags=re.DOTALL)
+    made = {"rooms": picture, **{library: partial(surface_table, library) for library in LIBRARIES}}
+    for name, make in made.items():
+        if f"<!-- {name} -->" in text:
+            pattern = rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"
+            drawn = make()
+            text = re.sub(pattern, lambda match, drawn=drawn: f"{match[1]}{drawn}\n{match[2]}", text, flags=re.DOTALL)
     return text
 
 
 def main() -> None:
     if sys.argv[1:] == ["--write"]:
-        DOCUMENT.write_text(fill_in(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")
+        for document in DOCUMENTS:
+            document.write_text(fill_in(document.read_text(encoding="utf-8")), encoding="utf-8")
         return
     graph = room_graph("lsv")
     arrows = sum(len(others) for others in graph.values())
-    print(f"{picture()}\n\n{surface_table()}\n")
+    print(picture(), *map(surface_table, LIBRARIES), sep="\n\n", end="\n\n")
     if found := circles(graph):
         print(f"{len(graph)} rooms, {arrows} arrows, circles: {found}")
     else:

@@ -27,8 +27,8 @@ from typing import Any
 from lsv.errors import BadRequest
 from lsv.grammars.grammar import Grammar
 from lsv.request.structured import StructuredOutputsParams
-from lsv.testing.grammars.walk import BYTES, follows
 from lsv_guidance.backend import GuidanceBackend
+from lsv_testing.grammars.walk import BYTES, follows
 
 PARTS = {"draft": "*.json", "optional": "optional/*.json", "formats": "optional/format/*.json"}
 

@@ -12,7 +12,7 @@ from lsv.engine.socket_client import SocketClient
 from lsv.request.params import SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
-from lsv.testing.fakes.tokens import VOCABULARY
+from lsv_testing.fakes.tokens import VOCABULARY
 from simulate.clock import Action
 from simulate.engine import Job
 from simulate.figures import Figures

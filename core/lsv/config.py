@@ -100,7 +100,7 @@ class Traces(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Drafts(msgspec.Struct, frozen=True, kw_only=True):
-    """How tokens are drafted that a later step verifies; see ``lsv.drafts``."""
+    """How tokens are drafted that a later step verifies; see ``lsv_runtime.drafts``."""
 
     drafter: str
     """The name of the ``DrafterOffer``."""
@@ -115,7 +115,9 @@ class Drafts(msgspec.Struct, frozen=True, kw_only=True):
     longest: int | None = None
     """Nothing is drafted for sequences that would get longer; None is no limit beside that of what drafts."""
     typical: tuple[float, float] | None = None
-    """Threshold and factor of ``lsv.drafts.typical``; None accepts what the model itself says, and nothing else."""
+    """Threshold and factor of ``lsv_runtime.drafts.typical``; None accepts what the model itself says, and nothing
+    else.
+    """
     adaptive: bool = True
     """Whether no more drafts are verified than pay, as far as measurements tell."""
 
@@ -204,7 +206,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     quantization: str | None = None
     """The name of the ``QuantizerOffer``; None is unquantised."""
     quantization_ignore: tuple[str, ...] = ()
-    """Layers that stay unquantised, see ``lsv.weights.quantizer.is_ignored``."""
+    """Layers that stay unquantised, see ``lsv_runtime.weights.quantizer.is_ignored``."""
     load_format: str = "auto"
     """The checkpoint's format; ``"auto"`` recognises it, ``"dummy"`` is random weights."""
     remote_code: Confinement | None = None
@@ -216,7 +218,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_dtype: str = "auto"
     """Of the KV cache; ``"auto"`` is ``dtype``."""
     kv_scales: str | None = None
-    """A file with the cache's scales, see ``lsv.weights.kv_scales.read_file``; None is the checkpoint's own."""
+    """A file with the cache's scales, see ``lsv_runtime.weights.kv_scales.read_file``; None is the checkpoint's own."""
     pooler: Pooler = Pooler()
     """What the model is for, and how it pools."""
     cached: bool = True

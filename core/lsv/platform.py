@@ -67,7 +67,7 @@ class Platform(abc.ABC):
 
     @abc.abstractmethod
     def open(self, index: int, options: Mapping[str, OptionValue]) -> object:
-        """Take a device into use: a ``lsv.devices.device.Device``.
+        """Take a device into use: a ``lsv_runtime.devices.device.Device``.
 
         ``options`` are all plugins' settings by full name.
         """

@@ -17,14 +17,14 @@ import torch
 from safetensors.torch import save_file
 
 from lsv.adapters import registry
-from lsv.adapters.checkpoint import read_adapter
 from lsv.adapters.peft import CONFIG_BYTES, WEIGHTS_BYTES, digest
 from lsv.adapters.reading import process
 from lsv.adapters.reading.process import look
 from lsv.adapters.registry import AdapterRegistry
 from lsv.config import AdapterOptions
 from lsv.errors import CheckpointError, LsvError
-from lsv.testing.fakes.engine import engine_config
+from lsv_runtime.adapters.checkpoint import read_adapter
+from lsv_testing.fakes.engine import engine_config
 
 pytestmark = pytest.mark.timeout(100)
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"

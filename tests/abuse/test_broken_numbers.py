@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from lsv import LLM, SamplingParams
-from lsv.nn.model import Model
-from lsv.nn.step import Step
-from lsv.worker import runner
-from lsv.worker.runner import ModelRunner
+from lsv_runtime.nn.model import Model
+from lsv_runtime.nn.step import Step
+from lsv_runtime.worker import runner
+from lsv_runtime.worker.runner import ModelRunner
 
 CHUNK = 64
 PROMPT = [(7 * place) % 900 + 20 for place in range(100)]

@@ -73,7 +73,7 @@ def test_mapped_pages_are_allocated() -> None:
 METRICS = """
 import asyncio, sys
 from lsv.engine.client import Service
-from lsv.testing.fakes.client import FakeClient
+from lsv_testing.fakes.client import FakeClient
 from lsv_api.metrics.registry import Metrics
 async def main():
     metrics = Metrics(Service({"fake": FakeClient()}), sys.argv[1])

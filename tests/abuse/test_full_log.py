@@ -24,8 +24,8 @@ import pytest
 from lsv.engine.client import Service
 from lsv.processes import outlet
 from lsv.processes.outlet import Outlet
-from lsv.testing.fakes.client import FakeClient
 from lsv_api.metrics.registry import Metrics
+from lsv_testing.fakes.client import FakeClient
 from suite.server import Server
 from suite.waiting import wait_until
 

@@ -10,8 +10,8 @@ import pytest
 
 from lsv.adapters.peft import read_config
 from lsv.errors import CheckpointError
-from lsv.weights.quantizer import WEIGHT, LinearLayer, StoredTensor, Unquantised, WithIgnored
 from lsv_quant.checkpoints import autoround, awq, compressed_tensors, gptq
+from lsv_runtime.weights.quantizer import WEIGHT, LinearLayer, StoredTensor, Unquantised, WithIgnored
 
 LINEAR = r"(([a-z_.0-9]+)+)+!"
 """A pattern that takes Python's re years."""

@@ -14,8 +14,8 @@ from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.policy import Fcfs, Priority
-from lsv.testing.fakes.rig import Rig
 from lsv_api.accounts.account import read_accounts
+from lsv_testing.fakes.rig import Rig
 
 MOST_URGENT = -(1 << 31)
 

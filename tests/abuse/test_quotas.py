@@ -15,9 +15,9 @@ from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.fakes.engine import FakeExecutor, engine_config
-from lsv.testing.fakes.requests import make_spec
-from lsv.testing.fakes.text import letters
+from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.requests import make_spec
+from lsv_testing.fakes.text import letters
 
 BEAMS = {"use_beam_search": True, "n": 1, "best_of": 8, "max_tokens": 20, "ignore_eos": True}
 PROMPT = tuple(range(5, 15))

@@ -17,10 +17,10 @@ from lsv.request.params import SamplingParams as Params
 from lsv.request.request import FinishReason
 from lsv.request.structured import StructuredOutputsParams
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.fakes.clock import FakeClock
-from lsv.testing.fakes.engine import FakeExecutor, engine_config
-from lsv.testing.fakes.grammar import EOS, CountUp, FakeCompiler
-from lsv.testing.fakes.requests import make_spec
+from lsv_testing.fakes.clock import FakeClock
+from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.grammar import EOS, CountUp, FakeCompiler
+from lsv_testing.fakes.requests import make_spec
 
 AMBIGUOUS = 'start: e\ne: e e | e e e | e e e e | "a" | "b" | "ab" | "ba"'
 """An ambiguous grammar. Each token takes longer than the previous one, because all derivations are followed."""

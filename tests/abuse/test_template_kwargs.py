@@ -7,9 +7,9 @@ import resource
 
 import pytest
 
-from lsv.testing.fakes.client import FakeClient, FakeTokenizer
 from lsv.text.chat_template import ChatTemplates
 from lsv.text.request_templates import are_flags
+from lsv_testing.fakes.client import FakeClient, FakeTokenizer
 
 TEMPLATES = {
     "repeats": "{{ 'x' * n }}",

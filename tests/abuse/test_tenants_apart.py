@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from lsv.config import Drafts
-from lsv.drafts.drafter import Draftable
 from lsv.engine.admission import encode_bad_words
 from lsv.kv.checkpoints import Branches
 from lsv.kv.manager import KVManager
@@ -17,11 +16,12 @@ from lsv.request.media import Media
 from lsv.request.params import SamplingParams
 from lsv.request.request import Request
 from lsv.scheduler.limits import Limits
-from lsv.testing.fakes.requests import make_request
-from lsv.testing.fakes.rig import Rig
-from lsv.testing.fakes.text import letters
-from lsv.testing.fakes.tiers import FakeKeeper
 from lsv_drafters.suffix import SuffixDrafter
+from lsv_runtime.drafts.drafter import Draftable
+from lsv_testing.fakes.requests import make_request
+from lsv_testing.fakes.rig import Rig
+from lsv_testing.fakes.text import letters
+from lsv_testing.fakes.tiers import FakeKeeper
 
 TOKENS = tuple(range(30))
 GROUPS = (KVGroup(0, "full", (0,), 1), KVGroup(1, "state", (1,), 0, window=STATE_WINDOW, state_bytes=64))

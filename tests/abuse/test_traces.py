@@ -14,9 +14,9 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from lsv.request.outputs import RequestRecord
 from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason
-from lsv.testing.fakes.requests import make_spec
 from lsv.tracing import tracer
 from lsv.tracing.tracer import Tracer
+from lsv_testing.fakes.requests import make_spec
 
 RECORD = RequestRecord(
     request_id="r", model="m", prompt_tokens=1, tokens=1, cached_tokens=0, finish=FinishReason.STOP, n=1, best_of=1,

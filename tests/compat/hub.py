@@ -12,11 +12,11 @@ import transformers
 from tokenizers import Tokenizer, processors
 
 import lsv_demo
-from lsv.testing.adapters import linear_layers, write_adapter
-from lsv.testing.quantised import write_quantised
-from lsv.testing.tiny import SHAPE, draw_weights, tiny, write_tokenizer
 from lsv_doctor.models.tiny import make_model, save, tiny_config
 from lsv_quant.gguf import tokenizer as gguf
+from lsv_testing.adapters import linear_layers, write_adapter
+from lsv_testing.quantised import write_quantised
+from lsv_testing.tiny import SHAPE, draw_weights, tiny, write_tokenizer
 from trials.fuzz.gguf_seed import METADATA, TENSORS, make_gguf
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

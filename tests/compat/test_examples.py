@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from lsv.processes.folder import cache_root
-from lsv.testing.tiny import tiny
+from lsv_testing.tiny import tiny
 from suite.libraries import LIBRARIES
 
 from .conftest import SECONDS, Run

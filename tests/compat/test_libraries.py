@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lsv import LLM, SamplingParams
-from lsv.testing.tiny import tiny
+from lsv_testing.tiny import tiny
 from suite.libraries import LIBRARIES, MINERU, link_packages
 from suite.server import Server
 

@@ -14,7 +14,7 @@ import pytest
 
 import lsv
 from lsv.settings import environment_with
-from lsv.testing.tiny import tiny
+from lsv_testing.tiny import tiny
 
 from .conftest import ROOT, SOURCES
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from lsv.capabilities import Capabilities
 
-CORE = Path(__file__).resolve().parents[2] / "core" / "lsv"
-FILES = sorted(file for file in CORE.rglob("*.py") if "testing" not in file.parts and file.name != "capabilities.py")
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = (ROOT / "core", ROOT / "plugins" / "runtime")
+FILES = sorted(file for folder in FOLDERS for file in folder.rglob("*.py") if file.name != "capabilities.py")
 
 
 def fields_read(sources: Iterable[str]) -> set[str]:

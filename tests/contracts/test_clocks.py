@@ -21,7 +21,7 @@ SHOWN = {
     "core/lsv/tracing/tracer.py": "spans say when a request ended",
     "plugins/offline/lsv_offline/timeline.py": "a timeline says when something was",
     "core/lsv/processes/calls.py": "lines say when a function was called",
-    "core/lsv/worker/profiling/recorder.py": "names of profiles",
+    "plugins/runtime/lsv_runtime/worker/profiling/recorder.py": "names of profiles",
     "plugins/api/lsv_api/app.py": "models say since when they are served",
     "plugins/api/lsv_api/http/context.py": "answers say when they were made",
     "plugins/api/lsv_api/metrics/adapters.py": "a series whose value is the time, as routers read it",

@@ -10,6 +10,13 @@ from lsv_quant.plugin import lsv_quantizers
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = ("docs/developing.md", "docs/glossary.md", "CHANGELOG.md")
+PACKAGES = {
+    "lsv": "core",
+    "lsv_runtime": "plugins/runtime",
+    "lsv_offline": "plugins/offline",
+    "lsv_testing": "plugins/testing",
+}
+LIBRARIES = [ROOT / folder / package for package, folder in PACKAGES.items()]
 FOLDERS = "core|plugins|webui|tests|benchmarks|tools|docs|deploy"
 
 
@@ -31,14 +38,15 @@ def missing_files(text: str) -> list[str]:
 
 
 def missing_modules(text: str) -> list[str]:
-    """Dotted names of core; a last part that is no module may be a name in one."""
+    """Dotted names of core and of the libraries; a last part that is not a module may be a name in one."""
     # what stands in the first column of a table of moved paths is gone
-    kept = re.sub(r"^ *\|[^|]*\| `lsv\.", "`lsv.", text, flags=re.MULTILINE)
-    return [name for name in re.findall(r"`(lsv(?:\.\w+)+)`", kept) if not exists(name)]
+    kept = re.sub(r"^ *\|[^|]*\| `lsv", "`lsv", text, flags=re.MULTILINE)
+    return [name for name in re.findall(rf"`((?:{'|'.join(PACKAGES)})(?:\.\w+)+)`", kept) if not exists(name)]
 
 
 def exists(dotted: str) -> bool:
-    path = (ROOT / "core").joinpath(*dotted.split("."))
+    package, *rest = dotted.split(".")
+    path = ROOT.joinpath(PACKAGES[package], package, *rest)
     if path.is_dir() or path.with_suffix(".py").is_file():
         return True
     return re.search(rf"\b{path.name}\b", source(path.parent)) is not None
@@ -55,15 +63,18 @@ def test_what_is_named_exists(name: str, text: str) -> None:
 
 
 def test_what_is_gone_is_seen() -> None:
-    assert missing_files("`core/lsv/ops.py`, `core/lsv/gone.py`, `tests/gone/`") == ["core/lsv/gone.py", "tests/gone/"]
+    assert missing_files("`plugins/runtime/lsv_runtime/ops.py`, `core/lsv/gone.py`, `tests/gone/`") == [
+        "core/lsv/gone.py",
+        "tests/gone/",
+    ]
     assert missing_modules("`lsv.kv.blocks`, `lsv.kv`, `lsv.gone`, `lsv.kv.gone`") == ["lsv.gone", "lsv.kv.gone"]
-    assert missing_modules("| `lsv.gone` | `lsv.weights.gone` |") == ["lsv.weights.gone"]
+    assert missing_modules("| `lsv.gone` | `lsv_runtime.weights.gone` |") == ["lsv_runtime.weights.gone"]
 
 
 def test_architecture_names_modules_of_core_that_exist() -> None:
     named = re.findall(r"`([\w/]+\.py)`", read("docs/architecture.md"))
     assert len(named) > 10
-    assert [path for path in named if not any((base / path).is_file() for base in (ROOT / "core" / "lsv", ROOT))] == []
+    assert [path for path in named if not any((base / path).is_file() for base in (*LIBRARIES, ROOT))] == []
 
 
 @pytest.mark.parametrize("name", ["docs/glossary.md"])

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CORE = ROOT / "core"
-FILES = sorted((CORE / "lsv").rglob("*.py"))
+CORE = ROOT / "core" / "lsv"
+RUNTIME = ROOT / "plugins" / "runtime" / "lsv_runtime"
+FILES = sorted(CORE.rglob("*.py"))
 PLUGIN_FOLDERS = sorted(folder for folder in (*(ROOT / "plugins").iterdir(), ROOT / "webui") if folder.is_dir())
 
 
@@ -49,13 +50,13 @@ def _walk(file: Path, node: ast.AST, *, eager: bool) -> Iterator[Import]:
         yield from _walk(file, child, eager=eager and not inside)
 
 
-def below(*parts: str) -> list[Path]:
-    """The files of parts of core: ``"kv"`` a package, ``"request"`` a module."""
+def parts_of(package: Path, *parts: str) -> list[Path]:
+    """The files of parts of a package: ``"kv"`` a folder, ``"config"`` a module."""
     found = [
         file
-        for file in FILES
+        for file in sorted(package.rglob("*.py"))
         for part in parts
-        if (CORE / "lsv" / part) in file.parents or file == CORE / "lsv" / f"{part}.py"
+        if (package / part) in file.parents or file == package / f"{part}.py"
     ]
     assert found, parts
     return found
@@ -82,60 +83,56 @@ def test_scheduler_kv_and_request_stand_alone() -> None:
         r"|struct|typing"
     )
     for part, own in allowed.items():
-        for file in below(part):
+        for file in parts_of(CORE, part):
             pattern = re.compile(f"{standard}|msgspec|{own}")
             wrong = [str(found) for found in imports(file) if not pattern.fullmatch(found.module)]
             assert wrong == []
 
 
-BELOW = {
-    "attention", "devices", "drafts", "logits_processor", "nn", "ops", "pipeline", "products", "testing",
-    "weights", "worker", "adapters.checkpoint", "adapters.experts", "adapters.magnitudes", "adapters.reading.main",
-    "adapters.rows", "adapters.shares", "adapters.slots", "adapters.store", "adapters.vocabulary",
-}  # fmt: skip
-"""Parts of core that may import torch. All others are above the line."""
+def test_core_has_no_torch() -> None:
+    """Neither when it is imported, nor in a function, nor for its types."""
+    heavy = re.compile(r"(torch|transformers|triton)(\..*)?")
+    allowed = {"text/convert.py", "remote_code/main.py"}  # processes that read what only transformers reads
+    found = {
+        str(file.relative_to(CORE))
+        for file in FILES
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for module in _names(node)
+        if heavy.fullmatch(module)
+    }
+    assert found == allowed
 
 
-def is_below(file: Path) -> bool:
-    module = ".".join(file.relative_to(CORE / "lsv").with_suffix("").parts)
-    return any(module == part or module.startswith(f"{part}.") for part in BELOW)
-
-
-def test_no_torch_above_the_line() -> None:
-    parts = "|".join(re.escape(part) for part in BELOW)
-    above = [file for file in FILES if not is_below(file)]
-    assert offences(above, rf"(torch|transformers|lsv\.({parts}))(\..*)?", eager_only=True) == []
-
-
-@pytest.mark.parametrize("part", sorted(BELOW))
-def test_what_is_below_the_line_needs_torch(part: str) -> None:
-    assert offences(below(part.replace(".", "/")), r"(torch|lsv\.(nn|ops|weights|attention))(\..*)?")
-
-
-def test_models_and_ops_know_no_scheduler() -> None:
-    files = below("nn", "ops", "products", "attention", "platform", "weights")
-    assert offences(files, r"lsv\.(scheduler|engine|worker|cli|llm)(\..*)?") == []
-
-
-def test_models_and_weights_know_no_configuration_of_an_engine() -> None:
-    """They are made from what loading hands them: no options, no catalog, no search for checkpoints."""
-    assert offences(below("nn", "weights"), r"lsv\.(config|settings|plugins|resolve)(\..*)?") == []
-
-
-def test_the_seam_to_hardware_is_below_plugins() -> None:
-    files = below("capabilities", "config", "offers", "platform")
-    assert offences(files, r"lsv\.(plugins|resolve|settings|devices)(\..*)?") == []
-
-
-def test_the_worker_knows_only_the_schedulers_message() -> None:
-    files = below("worker")
-    assert offences(files, r"lsv\.scheduler\.(?!plan$).*") == []
-    assert offences(files, r"lsv\.(cli|llm)(\..*)?|lsv\.engine\.(?!executor$|messages$).*") == []
+def _names(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [str(node.module)] if isinstance(node, ast.ImportFrom) else []
 
 
 def test_core_knows_no_plugin_and_no_web_framework() -> None:
     assert offences(FILES, r"lsv_.*") == []
     assert offences(FILES, r"(sanic|gradio|fastapi|starlette|uvicorn)(\..*)?") == []
+
+
+def test_models_and_ops_know_no_scheduler() -> None:
+    files = parts_of(RUNTIME, "nn", "ops", "products", "attention", "devices", "weights")
+    assert offences(files, r"(lsv\.(scheduler|engine|cli)|lsv_runtime\.worker)(\..*)?") == []
+
+
+def test_models_and_weights_know_no_configuration_of_an_engine() -> None:
+    """They are made from what loading hands them: no options, no catalog, no search for checkpoints."""
+    assert offences(parts_of(RUNTIME, "nn", "weights"), r"lsv\.(config|settings|plugins|resolve)(\..*)?") == []
+
+
+def test_the_seam_to_hardware_is_below_plugins() -> None:
+    files = parts_of(CORE, "capabilities", "config", "offers", "platform")
+    assert offences(files, r"lsv\.(plugins|resolve|settings)(\..*)?") == []
+
+
+def test_the_worker_knows_only_the_schedulers_message() -> None:
+    files = parts_of(RUNTIME, "worker")
+    assert offences(files, r"lsv\.scheduler\.(?!plan$).*") == []
+    assert offences(files, r"lsv\.cli(\..*)?|lsv\.engine\.(?!executor$|messages$).*") == []
 
 
 def test_core_fetches_and_decodes_no_media() -> None:
@@ -151,15 +148,17 @@ def test_a_server_decodes_in_other_processes() -> None:
 
 
 @pytest.mark.parametrize("folder", PLUGIN_FOLDERS, ids=lambda folder: folder.name)
-def test_plugins_know_lsv_only(folder: Path) -> None:
+def test_plugins_know_lsv_and_its_runtime_only(folder: Path) -> None:
     own = f"lsv_{folder.name}"
     files = sorted(folder.rglob("*.py"))
-    assert offences(files, rf"lsv_(?!{folder.name}\b).*") == []
+    tests_products = {"testing", "doctor"}  # lsv models --check makes miniatures of models, as tests do
+    allowed = f"{folder.name}|runtime" + ("|testing" if folder.name in tests_products else "")
+    assert offences(files, rf"lsv_(?!({allowed})\b).*") == []
     private = [
         str(found)
         for file in files
         for found in imports(file)
-        if found.module.startswith("lsv.")
+        if re.match(r"lsv(_runtime)?\.", found.module)
         and not found.module.startswith(own)
         and any(part.startswith("_") and not part.endswith("__") for part in [*found.module.split("."), found.name])
     ]
@@ -169,13 +168,15 @@ def test_plugins_know_lsv_only(folder: Path) -> None:
 @pytest.mark.parametrize("folder", ["plugins/api", "webui"])
 def test_frontends_know_clients_not_models(folder: str) -> None:
     files = sorted((ROOT / folder).rglob("*.py"))
-    assert offences(files, r"lsv\.(nn|weights|worker|scheduler|ops|attention)(?!\.plan$)(\..*)?|torch(\..*)?") == []
+    assert offences(files, r"lsv\.scheduler(?!\.plan$)(\..*)?|lsv_runtime(\..*)?|torch(\..*)?") == []
 
 
-@pytest.mark.parametrize("folder", PLUGIN_FOLDERS, ids=lambda folder: folder.name)
-def test_manifests_are_light(folder: Path) -> None:
-    manifest = folder / f"lsv_{folder.name}" / "plugin.py"
-    allowed = rf"(__future__|collections\.abc|functools|os|pathlib|typing|pluggy|(lsv|lsv_{folder.name})(\..*)?)"
+MANIFESTS = [manifest for folder in PLUGIN_FOLDERS for manifest in folder.glob("lsv_*/plugin.py")]
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda manifest: manifest.parent.name)
+def test_manifests_are_light(manifest: Path) -> None:
+    allowed = rf"(__future__|collections\.abc|functools|os|pathlib|typing|pluggy|(lsv|{manifest.parent.name})(\..*)?)"
     wrong = [str(f) for f in imports(manifest) if f.eager and not re.fullmatch(allowed, f.module)]
     assert wrong == []
 

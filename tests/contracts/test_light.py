@@ -53,10 +53,10 @@ import sys
 def print_imported(*names):
     print([name for name in names if name in sys.modules])
 
-import lsv.worker.remote
+import lsv_runtime.worker.remote
 print_imported("torch")
-import torch, lsv.worker.worker
-from lsv.testing.recording import Recording
+import torch, lsv_runtime.worker.worker
+from lsv_runtime.emulation.recording import Recording
 with Recording().capture():
     torch.ones(2) + 1
 print_imported("torch._dynamo", "torch._inductor", "sympy", "transformers")

@@ -89,8 +89,12 @@ _PRIVATE = Guarded(
 )
 
 KNOWN: dict[str, Web | Guarded | NoListener] = {
-    "core/lsv/devices/collectives.py::open_store": Guarded("the address of a trial; engines use files or serve_store"),
-    "core/lsv/devices/collectives.py::serve_store": Guarded("one address of a network of the machines' own"),
+    "plugins/runtime/lsv_runtime/devices/collectives.py::open_store": Guarded(
+        "the address of a trial; engines use files or serve_store"
+    ),
+    "plugins/runtime/lsv_runtime/devices/collectives.py::serve_store": Guarded(
+        "one address of a network of the machines' own"
+    ),
     "core/lsv/engine/replicas/nodes/reception.py::Reception.__aenter__": _DOOR,
     "core/lsv/engine/replicas/nodes/stand_in.py::StandIn.open": _PRIVATE,
     "core/lsv/engine/loop.py::EngineLoop.__init__": NoListener("takes messages of other replicas"),

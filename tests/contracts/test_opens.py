@@ -45,11 +45,11 @@ OUR_OWN = {
     "core/lsv/resolve/experts/map.py": "a file that the operator names",
     "core/lsv/settings/__init__.py": "the operator's configuration",
     "core/lsv/text/shipped_templates.py": "a template that the operator names, or one of our own",
-    "core/lsv/weights/kv_scales.py": "a file that the operator names",
-    "core/lsv/weights/pickled.py": "torch.load after check_regular, or of an open file",
+    "plugins/runtime/lsv_runtime/weights/kv_scales.py": "a file that the operator names",
+    "plugins/runtime/lsv_runtime/weights/pickled.py": "torch.load after check_regular, or of an open file",
     "core/lsv/text/backends.py": "Tokenizer.from_file after check_regular",
-    "core/lsv/worker/load/saved.py": "copies of the checkpoint that was loaded",
-    "core/lsv/worker/nodes/shared_store.py": "a private folder of our own",
+    "plugins/runtime/lsv_runtime/worker/load/saved.py": "copies of the checkpoint that was loaded",
+    "plugins/runtime/lsv_runtime/worker/nodes/shared_store.py": "a private folder of our own",
     "plugins/hpu/lsv_hpu/steps/trace.py": "a file of our own, in the operator's folder",
     "plugins/api/lsv_api/accounts/account.py": "the operator's accounts",
     "plugins/api/lsv_api/accounts/buckets.py": "memory of our own",
@@ -86,7 +86,8 @@ OUR_OWN = {
 }
 """Modules that open other files, with the origin of these files."""
 OF_COMMANDS = (
-    "core/lsv/testing/", "plugins/bench/", "plugins/doctor/", "plugins/scaffold/",
+    "plugins/runtime/lsv_runtime/emulation/", "plugins/testing/", "plugins/bench/", "plugins/doctor/",
+    "plugins/scaffold/",
 )  # fmt: skip
 """Commands and tests open files that their user names, in the user's own process."""
 

@@ -9,7 +9,7 @@ CHECKS = (
     "tests/plugins/api/test_access.py",
     "tests/core/request/test_params.py",
     "tests/core/engine/test_admission.py",
-    "tests/core/weights/test_checkpoint.py",
+    "tests/plugins/runtime/weights/test_checkpoint.py",
 )
 # schemathesis, where make fuzz has installed it, is itself lost without asserts
 # a test of an assert: one about a bug of ours

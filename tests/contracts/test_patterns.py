@@ -15,9 +15,9 @@ MODULES = {"re", "regex", "re2"}
 CALLS = {"compile", "match", "fullmatch", "search", "sub", "subn", "split", "splititer", "findall", "finditer"}
 OUR_OWN = {
     "core/lsv/untrusted/patterns.py": "compiles with RE2, or with regex and a time limit",
-    "core/lsv/weights/fill.py": "Filler.ignores: attributes of model classes",
-    "core/lsv/weights/naming.py": "rules of model classes",
-    "core/lsv/weights/stacks.py": "Stack.name: an attribute of model classes",
+    "plugins/runtime/lsv_runtime/weights/fill.py": "Filler.ignores: attributes of model classes",
+    "plugins/runtime/lsv_runtime/weights/naming.py": "rules of model classes",
+    "plugins/runtime/lsv_runtime/weights/stacks.py": "Stack.name: an attribute of model classes",
     "plugins/bench/lsv_bench/machine.py": "names of the same module",
     "plugins/doctor/lsv_doctor/models/shapes.py": "a table of the same module",
     "plugins/doctor/lsv_doctor/models/wrappers/towers.py": "a table of the same module",

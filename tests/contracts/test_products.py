@@ -1,4 +1,4 @@
-"""Modules multiply through ``lsv.products``, which keeps rows independent. Only float32 products need not."""
+"""Modules multiply through ``lsv_runtime.products``, which keeps rows independent. Only float32 products need not."""
 
 import ast
 from collections.abc import Iterator
@@ -11,13 +11,15 @@ PLAIN = {
 }
 NAMES = {name.partition(".")[2] for name in PLAIN}
 FLOAT32 = (
-    "core/lsv/adapters/magnitudes.py",
-    "core/lsv/adapters/vocabulary.py",
-    "core/lsv/attention/chosen.py",
-    "core/lsv/nn/recurrent/",
-    "core/lsv/testing/",
-    "core/lsv/weights/codebook.py",
-    "core/lsv/worker/load/dense.py",
+    "plugins/runtime/lsv_runtime/adapters/magnitudes.py",
+    "plugins/runtime/lsv_runtime/adapters/vocabulary.py",
+    "plugins/runtime/lsv_runtime/attention/chosen.py",
+    "plugins/runtime/lsv_runtime/nn/recurrent/",
+    "plugins/runtime/lsv_runtime/attention/dense.py",
+    "plugins/runtime/lsv_runtime/emulation/",
+    "plugins/testing/",
+    "plugins/runtime/lsv_runtime/weights/codebook.py",
+    "plugins/runtime/lsv_runtime/worker/load/dense.py",
     "plugins/cpu/lsv_cpu/reference.py",
     "plugins/demo/lsv_demo/senses/inputs.py",
     "plugins/doctor/lsv_doctor/measure.py",
@@ -52,7 +54,9 @@ def test_rows_are_kept_apart() -> None:
     names = {file.relative_to(ROOT).as_posix(): file for file in files}
     multiply = {name: lines for name, file in names.items() if (lines := list(products(file.read_text("utf-8"))))}
     unknown = {name: lines for name, lines in multiply.items() if not name.startswith(FLOAT32)}
-    assert set(unknown) == {"core/lsv/products.py"}, "use lsv.products, or add the file to FLOAT32 if that is its dtype"
+    assert set(unknown) == {"plugins/runtime/lsv_runtime/products.py"}, (
+        "use lsv_runtime.products, or add the file to FLOAT32 if that is its dtype"
+    )
     assert [one for one in FLOAT32 if not any(name.startswith(one) for name in multiply)] == []
 
 

@@ -16,10 +16,10 @@ import pytest
 from sanic import Sanic
 
 from lsv.engine.client import Service
-from lsv.testing.fakes.client import FakeClient
 from lsv_api.app import create_app
 from lsv_api.limits import Limits
 from lsv_api.options import ApiOptions
+from lsv_testing.fakes.client import FakeClient
 from suite.sites import start as start
 
 from .test_reliability import ROOT, names

@@ -13,7 +13,7 @@ import pytest
 from openai import APIStatusError, AsyncOpenAI, NotFoundError, OpenAI
 
 import lsv_demo
-from lsv.testing.adapters import linear_layers, write_adapter
+from lsv_testing.adapters import linear_layers, write_adapter
 
 from .conftest import Server
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import lsv_demo
-from lsv.testing.adapters import linear_layers, write_adapter
+from lsv_testing.adapters import linear_layers, write_adapter
 
 pytestmark = pytest.mark.xdist_group("adapters")
 

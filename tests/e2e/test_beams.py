@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from lsv import LLM, BeamSearchParams, RequestOutput, SamplingParams
-from lsv.testing.tiny import tiny
+from lsv_testing.tiny import tiny
 
 pytestmark = [pytest.mark.row("F-047"), pytest.mark.row("F-347")]
 

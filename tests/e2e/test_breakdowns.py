@@ -42,7 +42,7 @@ SLACK = 60.0
 """Seconds that a busy machine may add before something counts as hung."""
 MODULES = {
     "engine": b"lsv.engine.loop",
-    "rank": b"lsv.worker.remote",
+    "rank": b"lsv_runtime.worker.remote",
     "media": b"lsv_multimodal.worker.main",
     "page": b"lsv_webui.page",
 }
@@ -242,9 +242,9 @@ from pathlib import Path
 
 from lsv import hookimpl
 from lsv.offers import KernelOffer
-from lsv.ops import Kernel
+from lsv_runtime.ops import Kernel
 
-api = 1
+api = 2
 
 
 class Hanging(Kernel):

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from lsv import LLM, LoRARequest, SamplingParams, StructuredOutputsParams
-from lsv.testing.adapters import linear_layers, write_adapter
-from lsv.testing.attention_cases import cover_pairs
-from lsv.testing.fakes.eagle import write_eagle, write_eagle3
-from lsv.testing.fakes.medusa import write_medusa
-from lsv.testing.fakes.speculator import write_speculator
-from lsv.testing.tiny import tiny
+from lsv_testing.adapters import linear_layers, write_adapter
+from lsv_testing.attention_cases import cover_pairs
+from lsv_testing.fakes.eagle import write_eagle, write_eagle3
+from lsv_testing.fakes.medusa import write_medusa
+from lsv_testing.fakes.speculator import write_speculator
+from lsv_testing.tiny import tiny
 
 from .conftest import EIGHT_BITS
 

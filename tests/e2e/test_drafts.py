@@ -11,8 +11,8 @@ import pytest
 
 from lsv import LLM, SamplingParams
 from lsv.errors import ConfigError
-from lsv.testing.fakes.drafter import ForcedDrafter
-from lsv.testing.tiny import tiny
+from lsv_testing.fakes.drafter import ForcedDrafter
+from lsv_testing.tiny import tiny
 
 from .conftest import EIGHT_BITS
 

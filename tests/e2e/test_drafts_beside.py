@@ -11,10 +11,10 @@ import pytest
 import transformers
 
 from lsv import LLM, LoRARequest, SamplingParams
-from lsv.testing.adapters import linear_layers, write_adapter
-from lsv.testing.fakes.drafter import ForcedDrafter
-from lsv.testing.tiny import tiny, write_tokenizer
 from lsv_doctor.models.tiny import make_model, save, tiny_config
+from lsv_testing.adapters import linear_layers, write_adapter
+from lsv_testing.fakes.drafter import ForcedDrafter
+from lsv_testing.tiny import tiny, write_tokenizer
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True, logprobs=1)
 PLAIN: dict[str, Any] = {"dtype": "float32", "max_model_len": 96, "max_num_seqs": 4}

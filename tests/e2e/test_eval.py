@@ -14,14 +14,14 @@ import transformers
 
 from lsv import LLM
 from lsv.cli import main
-from lsv.testing.tiny import tiny
-from lsv.weights.quantizer import PlainLinear
 from lsv_bench.commands import eval as command
 from lsv_bench.eval.accuracy import measure_accuracy
 from lsv_bench.eval.perplexity import measure_perplexity
 from lsv_bench.eval.questions import make_questions
 from lsv_bench.eval.result import Run
 from lsv_bench.eval.run import evaluate
+from lsv_runtime.weights.quantizer import PlainLinear
+from lsv_testing.tiny import tiny
 
 TEXT = "Mira lives in Lorn. She is a baker and has a dog called Biscuit; the river is the Silver. " * 3
 

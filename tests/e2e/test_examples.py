@@ -21,8 +21,8 @@ from PIL import Image
 import lsv_multimodal.plugin
 from demo_training.senses.held_out import questions
 from lsv.offers import load_object
-from lsv.testing.tiny import write_tokenizer
 from lsv_doctor.models.tiny import make_model, save, tiny_config
+from lsv_testing.tiny import write_tokenizer
 
 pytestmark = pytest.mark.xdist_group("server")
 

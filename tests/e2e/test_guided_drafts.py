@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from lsv import LLM, SamplingParams, StructuredOutputsParams
-from lsv.testing.fakes.drafter import ForcedDrafter
-from lsv.testing.tiny import tiny
 from lsv.text.tokenizer import Tokenizer
+from lsv_testing.fakes.drafter import ForcedDrafter
+from lsv_testing.tiny import tiny
 
 PERSON: dict[str, Any] = {
     "type": "object",

@@ -18,7 +18,7 @@ import transformers
 
 import lsv_quant.plugin
 from lsv import LLM, SamplingParams
-from lsv.testing.tiny import tiny
+from lsv_testing.tiny import tiny
 
 RARE = ("falcon", "cohere", "gptj", "opt")
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "mixtral", "qwen3_moe", "gpt2", "bloom", *RARE)

@@ -15,7 +15,7 @@ import pytest
 
 from lsv import LLM, SamplingParams
 from lsv.errors import ConfigError
-from lsv.testing.tiny import tiny
+from lsv_testing.tiny import tiny
 from suite.waiting import wait_until
 
 from .conftest import EIGHT_BITS

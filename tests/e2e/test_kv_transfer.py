@@ -20,7 +20,7 @@ from lsv.processes.ports import free_port
 from lsv.request.prompt import Prompt
 from lsv.request.request import Request
 from lsv.request.spec import RequestSpec
-from lsv.testing.tiny import tiny
+from lsv_testing.tiny import tiny
 
 from .conftest import EIGHT_BITS
 

@@ -13,7 +13,7 @@ import openai
 import pytest
 from PIL import Image
 
-from lsv.testing.tiny import tiny
+from lsv_testing.tiny import tiny
 
 from .conftest import Server
 

@@ -11,7 +11,7 @@ import openai
 import pytest
 from PIL import Image
 
-from lsv.testing.tiny import tiny
+from lsv_testing.tiny import tiny
 from suite.server import Server
 from suite.sounds import beep
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from lsv import LLM, SamplingParams
-from lsv.testing.attention import cover_pairs
-from lsv.testing.tiny import tiny
+from lsv_testing.attention import cover_pairs
+from lsv_testing.tiny import tiny
 
 LENGTH, TOKENS, BLOCK = 128, 24, 16
 TIE = 1e-4

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from lsv import LLM, PoolingParams
 from lsv.errors import BadRequest
-from lsv.testing.tiny import SHAPE, draw_weights, write_tokenizer
+from lsv_testing.tiny import SHAPE, draw_weights, write_tokenizer
 
 TEXTS = ["hello world", "a", "the quick brown fox jumps over the lazy dog " * 2]
 GROUPED = {"num_key_value_heads": 2, "head_dim": 16}

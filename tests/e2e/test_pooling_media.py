@@ -17,7 +17,7 @@ from PIL import Image
 from torch.nn import functional
 
 from lsv import LLM
-from lsv.testing.tiny import tiny
+from lsv_testing.tiny import tiny
 
 from .conftest import Server
 

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from lsv import LLM, SamplingParams, StructuredOutputsParams
-from lsv.testing.tiny import tiny
+from lsv_testing.tiny import tiny
 
 WORDS = ("red", "green", "ä", 'say "x"', "back\\slash", "", "line\nbreak", "𝄞")
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from lsv import LLM, SamplingParams
-from lsv.testing.fakes.drafter import ForcedDrafter
-from lsv.testing.fakes.eagle import write_eagle
-from lsv.testing.tiny import tiny
+from lsv_testing.fakes.drafter import ForcedDrafter
+from lsv_testing.fakes.eagle import write_eagle
+from lsv_testing.tiny import tiny
 
 LENGTH, TOKENS = 160, 24
 PLAIN: dict[str, Any] = {

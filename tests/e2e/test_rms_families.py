@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from lsv import LLM, SamplingParams
-from lsv.testing.tiny import tiny
+from lsv_testing.tiny import tiny
 
 LENGTH, TOKENS, TIE = 256, 24, 1e-4
 HEADS: dict[str, Any] = {"head_dim": 16}

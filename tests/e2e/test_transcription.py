@@ -15,8 +15,8 @@ import openai
 import pytest
 import torch
 
-from lsv.testing.tiny_hearing import tiny_hearing
 from lsv_multimodal.families.whisper.text import WhisperTranscriber
+from lsv_testing.tiny_hearing import tiny_hearing
 
 from .conftest import Server
 

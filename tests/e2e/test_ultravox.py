@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from lsv.testing.tiny_hearing import tiny_ultravox
+from lsv_testing.tiny_hearing import tiny_ultravox
 from suite.server import Server
 from suite.sounds import beep
 

@@ -8,9 +8,9 @@ from lsv.processes.wire import encode_frame
 from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import StepPlan, StepResult
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.fakes.engine import FakeExecutor, engine_config
-from lsv.testing.fakes.requests import make_spec
-from lsv.worker.channel import Ran, Run
+from lsv_runtime.worker.channel import Ran, Run
+from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.requests import make_spec
 
 SIZES = (1, 32, 256)
 PROMPT = 8

@@ -13,7 +13,7 @@ from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import StepPlan, StepResult
 from lsv.scheduler.policy import Fcfs
 from lsv.scheduler.scheduler import Scheduler
-from lsv.testing.fakes.requests import GivenGroup, make_request
+from lsv_testing.fakes.requests import GivenGroup, make_request
 
 BLOCK_SIZE = 16
 STEPS = BLOCK_SIZE

@@ -15,8 +15,8 @@ import transformers
 from PIL import Image
 from tokenizers import Tokenizer, processors
 
-from lsv.testing.tiny import SHAPE, draw_weights, tiny, write_tokenizer
-from lsv.testing.tiny_hearing import tiny_hearing
+from lsv_testing.tiny import SHAPE, draw_weights, tiny, write_tokenizer
+from lsv_testing.tiny_hearing import tiny_hearing
 from suite.sounds import beep
 
 LONG = {"max_position_embeddings": 131072}

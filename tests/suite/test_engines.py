@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lsv import LLM, SamplingParams
-from lsv.testing.tiny import tiny
+from lsv_testing.tiny import tiny
 from suite.engines import KEPT, Engines
 
 pytest_plugins = ["pytester"]

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from lsv.testing.plugins import write_distribution
+from lsv_testing.plugins import write_distribution
 
-START = "from lsv import hookimpl\nfrom lsv.offers import ModelOffer\napi = 1\n@hookimpl\ndef lsv_models():\n"
+START = "from lsv import hookimpl\nfrom lsv.offers import ModelOffer\napi = 2\n@hookimpl\ndef lsv_models():\n"
 BROKEN = {
     "import-error": ("import not_installed_anywhere\n", "not_installed_anywhere"),
     "unknown-hook": (
-        "from lsv import hookimpl\napi = 1\n@hookimpl\ndef lsv_modles(): ...\n",
+        "from lsv import hookimpl\napi = 2\n@hookimpl\ndef lsv_modles(): ...\n",
         "did you mean lsv_models",
     ),
-    "unmarked-hook": ("api = 1\ndef lsv_models(): ...\n", "no @lsv.hookimpl mark"),
+    "unmarked-hook": ("api = 2\ndef lsv_models(): ...\n", "no @lsv.hookimpl mark"),
     "wrong-arguments": (START.replace("()", "(config)") + "    return ()\n", "takes no arguments"),
     "wrong-api": ("api = 7\n", "api 7"),
     "no-api": ("", "no api number"),

@@ -58,12 +58,12 @@ MODEL = """
 import json, sys
 from pathlib import Path
 from lsv.cli.context import CommandContext
-from lsv.worker.load.bound import bind_ops
-from lsv.worker.load.declared import declare
-from lsv.worker.load.loaded import fill, open_source
+from lsv_runtime.worker.load.bound import bind_ops
+from lsv_runtime.worker.load.declared import declare
+from lsv_runtime.worker.load.loaded import fill, open_source
 from lsv.resolve import resolve
-from lsv.testing.model import check_model, engine_config, load
-from lsv.testing.tiny import tiny
+from lsv_testing.model import check_model, engine_config, load
+from lsv_testing.tiny import tiny
 
 folder = tiny("llama", sys.argv[1])
 context = CommandContext.open([])
@@ -110,7 +110,7 @@ import json
 import torch
 from lsv import LLM, SamplingParams
 from lsv.errors import BadRequest
-from lsv.testing.logits import check_logits_processor
+from lsv_testing.logits import check_logits_processor
 from lsv_sample.forbid import Forbid
 from lsv_sample.plugin import Forbidden
 

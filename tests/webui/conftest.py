@@ -18,10 +18,10 @@ import pytest
 
 from lsv.engine.client import Service
 from lsv.processes.ports import free_port
-from lsv.testing.fakes.client import FakeClient, fake_config
 from lsv_api.app import create_app
 from lsv_api.options import ApiOptions
 from lsv_api.server import Server
+from lsv_testing.fakes.client import FakeClient, fake_config
 from lsv_webui.options import PageOptions
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -46,7 +46,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def transcriber(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    from lsv.testing.tiny_hearing import tiny_hearing
+    from lsv_testing.tiny_hearing import tiny_hearing
 
     checkpoint = tiny_hearing(tmp_path_factory.mktemp("hearing"))
     log = tmp_path_factory.mktemp("transcriber") / "log"
@@ -55,7 +55,7 @@ def transcriber(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def eyes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    from lsv.testing.tiny import tiny
+    from lsv_testing.tiny import tiny
 
     checkpoint = tiny("llava", tmp_path_factory.mktemp("eyes") / "model", tokenizer=True)
     log = tmp_path_factory.mktemp("server") / "log"

@@ -9,7 +9,7 @@ from lsv.offers import CommandOffer, FrontendOffer
 from lsv.settings import Setting
 from lsv_webui.options import SETTINGS
 
-api = 1
+api = 2
 
 
 @hookimpl

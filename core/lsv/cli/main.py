@@ -18,7 +18,6 @@ from lsv.version import __version__
 
 COMMANDS = {
     "serve": ("lsv.cli.serve", "serve a model over an OpenAI-compatible API"),
-    "save-sharded-state": ("lsv.cli.save", "write a checkpoint cut for tensor parallelism"),
     "plugins": ("lsv.cli.plugins", "list plugins and what they offer, or check one"),
 }
 """Command → (module with ``run(arguments, context)``, help)."""

@@ -18,7 +18,7 @@ class LogitsProcessorOffer(msgspec.Struct, frozen=True):
     name: str
     """What requests ask for it by; of two processors of one stage, the first by name goes first."""
     load: str
-    """Names an ``lsv.logits_processor.LogitsProcessor``, a ``(config, vocab_size, device)``."""
+    """Names an ``lsv_runtime.logits_processor.LogitsProcessor``, a ``(config, vocab_size, device)``."""
     stage: Stage = "processors"
     """``"constraints"`` go first of all: before allowed ids, bad words, bias and penalties. ``"processors"`` see the
     logits that these leave, before temperature, top-k, top-p and min-p."""
@@ -75,7 +75,7 @@ class DrafterOffer(msgspec.Struct, frozen=True):
     name: str
     """What ``--speculative-config`` names it by, as its method."""
     load: str
-    """Names a ``lsv.drafts.drafter.Drafter``, a ``(Drafts)``, made in the worker."""
+    """Names a ``lsv_runtime.drafts.drafter.Drafter``, a ``(Drafts)``, made in the worker."""
     options: tuple[str, ...] = ()
     """The keys of ``--speculative-config`` that it takes beside those of all drafters."""
     needs: Literal["nothing", "model", "heads"] = "nothing"

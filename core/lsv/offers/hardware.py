@@ -48,7 +48,7 @@ class AttentionOffer(msgspec.Struct, frozen=True):
 
     name: str
     load: str
-    """A ``lsv.attention.AttentionBackend``."""
+    """A ``lsv_runtime.attention.AttentionBackend``."""
     block_sizes: tuple[int, ...]
     """The sizes of cache blocks it takes, in tokens; the first is the default."""
     platforms: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class KernelOffer(msgspec.Struct, frozen=True):
     platform: str
     """``"*"`` is any."""
     load: str
-    """A callable ``(module, spec) -> kernel``; see ``lsv.ops``."""
+    """A callable ``(module, spec) -> kernel``; see ``lsv_runtime.ops``."""
     supports: Callable[[OpSpec], str | None]
     """Answers None, or why not."""
     row_invariant: bool = False
@@ -86,7 +86,8 @@ class KernelOffer(msgspec.Struct, frozen=True):
     adapters: bool = False
     """Of a kernel for several layers: whether it leaves steps with adapters to the layers themselves."""
     looks_up: bool = False
-    """Of a kernel for a linear layer: whether it is a ``lsv.ops.TableKernel``, which ``looked_up`` layers need."""
+    """Of a kernel for a linear layer: whether it is a ``lsv_runtime.ops.TableKernel``, which ``looked_up`` layers need.
+    """
 
 
 class ExecutorOffer(msgspec.Struct, frozen=True):

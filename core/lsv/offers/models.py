@@ -17,7 +17,7 @@ class QuantizerOffer(msgspec.Struct, frozen=True):
 
     name: str
     load: str
-    """A ``lsv.weights.quantizer.Quantizer``, or what makes one."""
+    """A ``lsv_runtime.weights.quantizer.Quantizer``, or what makes one."""
     recognises: Callable[[Mapping[str, Any]], bool] | None = None
     """Whether config.json's ``quantization_config`` is of this format."""
     online: bool = False
@@ -80,7 +80,8 @@ class ModelOffer(msgspec.Struct, frozen=True):
     parts: tuple[ModelPart, ...] = ()
     """What of it may lie in checkpoints of their own. A tensor that the model's own has, too, is that one's."""
     further: str | None = None
-    """Names the ``lsv.drafts.reader.StateReader`` of layers in the same checkpoint that predict further tokens."""
+    """Names the ``lsv_runtime.drafts.reader.StateReader`` of layers in the same checkpoint that predict further tokens.
+    """
     divisible: bool = True
     """Whether the language model of a model that takes media answers texts alone as the whole does."""
     media_needs: MediaNeeds = MediaNeeds()

@@ -1,6 +1,6 @@
 """Finding plugins: load each manifest, check it, and remember what is broken and why.
 
-A manifest is the module behind an entry point of the group ``lsv``. It carries ``api = 1`` and functions
+A manifest is the module behind an entry point of the group ``lsv``. It carries ``api = 2`` and functions
 marked with ``lsv.hookimpl``. One bad plugin never keeps another from loading.
 """
 
@@ -29,9 +29,10 @@ log = logging.getLogger(__name__)
 
 GROUP = "lsv"
 CORE = "core"
+ESSENTIAL = (CORE, "runtime", "offline")
+"""Always loaded if they are installed: nothing runs without scheduling policies and executors."""
 _OWN = "lsv"
 """The distribution whose plugins nobody can put out by taking their names."""
-"""The core's own manifest is always loaded: nothing runs without its policies and executors."""
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -242,7 +243,7 @@ def packages() -> set[str]:
 
 
 def _is_chosen(name: str, names: Sequence[str] | None, without: Sequence[str]) -> bool:
-    if name == CORE:
+    if name in ESSENTIAL:
         return True
     return name not in without and (names is None or name in names)
 

@@ -17,8 +17,14 @@ from lsv.settings import Setting
 
 log = logging.getLogger(__name__)
 
-API = 1
-"""The version of the hooks and seams; a manifest says which one it was written for with ``api = 1``."""
+API = 2
+"""The version of the hooks and seams; a manifest says which one it was written for with ``api = 2``."""
+
+_CHANGES = {
+    1: "modules that import torch have moved from lsv to lsv_runtime, lsv.testing to lsv_testing, and lsv.llm to "
+    "lsv_offline; CHANGELOG.md has the table",
+}
+"""What authors must change in a plugin for an earlier version."""
 
 HookSpecs = Mapping[str, tuple[str, ...]]
 """Hook → the names of its arguments."""
@@ -46,8 +52,10 @@ def check_api(manifest: object) -> None:
     if found is None:
         raise ManifestError(f"the manifest has no api number: add `api = {API}`")
     if found != API or isinstance(found, bool):
+        changes = _CHANGES.get(found) if type(found) is int else None
+        since = f" (since api {found}, {changes})" if changes else ""
         raise ManifestError(
-            f"the manifest is written for api {found!r}, this lsv has api {API}: install a matching version"
+            f"the manifest is written for api {found!r}, this lsv has api {API}: install a matching version{since}"
         )
 
 

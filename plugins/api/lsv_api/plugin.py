@@ -12,7 +12,7 @@ from lsv_api import hookspecs as hookspecs
 from lsv_api.contract import ContractOffer
 from lsv_api.limits import Limits
 
-api = 1
+api = 2
 
 
 @hookimpl

@@ -6,12 +6,12 @@ import ctypes
 
 import torch
 
-from lsv.adapters.slots import AdapterSlots
-from lsv.nn.step import TokenAdapters
 from lsv.offers import OpSpec
-from lsv.ops import Kernel
 from lsv_cpu import arena, native
 from lsv_cpu.kernels import selected_library, why_not_native
+from lsv_runtime.adapters.slots import AdapterSlots
+from lsv_runtime.nn.step import TokenAdapters
+from lsv_runtime.ops import Kernel
 
 
 class AdaptersRecord(ctypes.Structure):
@@ -34,7 +34,7 @@ class TokensRecord(ctypes.Structure):
 
 
 class NativeAdapters(Kernel):
-    """``lsv.adapters.slots.AdapterSlots``: adds to y in place."""
+    """``lsv_runtime.adapters.slots.AdapterSlots``: adds to y in place."""
 
     def __init__(self, module: AdapterSlots, spec: OpSpec) -> None:
         self._module, self._library = module, selected_library()

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, Int32s
-from lsv.attention.chosen import attend_pattern
-from lsv.attention.paged import PagedBackend
-from lsv.attention.plan import row_starts
-from lsv.devices.device import Device
 from lsv.kv.spec import KVGroup
 from lsv_cpu import native, reference
 from lsv_cpu.cache import KVCache, make_cache
 from lsv_cpu.codes import FORMS
+from lsv_runtime.attention import AttentionLayer, BatchLayout, CacheSpec, Int32s
+from lsv_runtime.attention.chosen import attend_pattern
+from lsv_runtime.attention.paged import PagedBackend
+from lsv_runtime.attention.plan import row_starts
+from lsv_runtime.devices.device import Device
 
 MAX_HEAD_DIM = 576
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import torch
 
-from lsv.attention import AttentionLayer, CacheSpec, Place
 from lsv_cpu.arena import Arena
 from lsv_cpu.codes import FORMS
+from lsv_runtime.attention import AttentionLayer, CacheSpec, Place
 
 _SLACK = 64  # bytes that may be read past a line of values
 

@@ -8,9 +8,9 @@ import os
 
 import torch
 
-from lsv.devices.collectives import TIMEOUT, GatheringCommunicator, open_store
-from lsv.devices.communicator import Group
 from lsv_cpu import native
+from lsv_runtime.devices.collectives import TIMEOUT, GatheringCommunicator, open_store
+from lsv_runtime.devices.communicator import Group
 
 _CAPACITY = 1 << 20
 """Bytes of a rank's place: what is larger is exchanged in pieces, which stay in the processor's cache."""

@@ -6,16 +6,16 @@ import ctypes
 
 import torch
 
-from lsv.nn.embed import Embed
-from lsv.nn.step import Step
 from lsv.offers import OpSpec
-from lsv.ops import TableKernel
 from lsv_cpu.kernels import selected_library
 from lsv_cpu.linear import LinearRecord, PanelLinear, use_panels, why_not_panels
+from lsv_runtime.nn.embed import Embed
+from lsv_runtime.nn.step import Step
+from lsv_runtime.ops import TableKernel
 
 
 class PanelEmbed(TableKernel):
-    """``lsv.nn.embed.Embed`` over the panels of its table: ids int64 [T] -> [T, size]."""
+    """``lsv_runtime.nn.embed.Embed`` over the panels of its table: ids int64 [T] -> [T, size]."""
 
     def __init__(self, module: Embed, spec: OpSpec) -> None:
         assert module.table is not None, "supports() lets only embeddings with a table through"

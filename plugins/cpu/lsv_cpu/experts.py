@@ -7,10 +7,7 @@ from typing import Any
 
 import torch
 
-from lsv.nn.moe import MoE, Router
 from lsv.offers import OpSpec
-from lsv.ops import Kernel, MixingKernel
-from lsv.weights.quantizer import Linear
 from lsv_cpu import native
 from lsv_cpu.kernels import selected_library
 from lsv_cpu.linear import (
@@ -22,6 +19,9 @@ from lsv_cpu.linear import (
     why_not_gated,
     why_not_panels,
 )
+from lsv_runtime.nn.moe import MoE, Router
+from lsv_runtime.ops import Kernel, MixingKernel
+from lsv_runtime.weights.quantizer import Linear
 
 _NO_SUCH_EXPERT = 3  # ``Status`` of native/team.h
 
@@ -38,9 +38,10 @@ class ExpertsRecord(ctypes.Structure):
 
 
 class NativeExperts(Kernel):
-    """``lsv.nn.moe.MoE`` over the packed panels of its experts, which may be of different formats.
+    """``lsv_runtime.nn.moe.MoE`` over the packed panels of its experts, which may be of different formats.
 
-    ``lsv.nn.moe.Router`` itself is computed in the same call. Any other router is asked, and what it chooses computed.
+    ``lsv_runtime.nn.moe.Router`` itself is computed in the same call. Any other router is asked, and what it chooses
+    computed.
     """
 
     keeps_parts = True

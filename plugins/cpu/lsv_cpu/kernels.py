@@ -6,16 +6,18 @@ import ctypes
 
 import torch
 
-from lsv.nn.mlp import GatedActivation
-from lsv.nn.norm import RMSNorm
-from lsv.nn.rope import Rope
 from lsv.offers import OpSpec
-from lsv.ops import Bindable, Kernel
 from lsv_cpu import native
+from lsv_runtime.nn.mlp import GatedActivation
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.ops import Bindable, Kernel
 
 
 class RmsNorm(Kernel):
-    """``lsv.nn.norm.RMSNorm``; x [T, size], [T, heads, size] as a slice of a fused projection, or anything else."""
+    """``lsv_runtime.nn.norm.RMSNorm``; x [T, size], [T, heads, size] as a slice of a fused projection, or anything
+    else.
+    """
 
     def __init__(self, module: RMSNorm, spec: OpSpec) -> None:
         self._module, self._library = module, selected_library()
@@ -43,7 +45,7 @@ class RmsNorm(Kernel):
 
 
 class SiluMul(Kernel):
-    """``lsv.nn.mlp.GatedActivation`` for silu: gate and product in one pass."""
+    """``lsv_runtime.nn.mlp.GatedActivation`` for silu: gate and product in one pass."""
 
     def __init__(self, module: GatedActivation, spec: OpSpec) -> None:
         self._library = selected_library()
@@ -57,7 +59,9 @@ class SiluMul(Kernel):
 
 
 class Rotate(Kernel):
-    """``lsv.nn.rope.Rope``: heads [T, any, head_dim] and positions int64 [T] -> the rotated heads, same shape."""
+    """``lsv_runtime.nn.rope.Rope``: heads [T, any, head_dim] and positions int64 [T] -> the rotated heads, same
+    shape.
+    """
 
     def __init__(self, module: Rope, spec: OpSpec) -> None:
         self._module, self._library = module, selected_library()

@@ -7,14 +7,7 @@ from typing import Any
 
 import torch
 
-from lsv.adapters.slots import AdapterSlots
-from lsv.nn.decoder import DecoderLayer
-from lsv.nn.mlp import GatedMLP
-from lsv.nn.moe import MoE
-from lsv.nn.norm import RMSNorm
-from lsv.nn.step import Step
 from lsv.offers import OpSpec
-from lsv.ops import Bindable, Kernel
 from lsv_cpu import native
 from lsv_cpu.adapters import NativeAdapters, describe_tokens
 from lsv_cpu.attention import CpuAttention, HeadTurnRecord, LayerRecord
@@ -22,6 +15,13 @@ from lsv_cpu.communicator import SharedCommunicator
 from lsv_cpu.experts import NativeExperts, why_not_experts
 from lsv_cpu.kernels import RmsNorm, Rotate, selected_library
 from lsv_cpu.linear import LinearRecord, PanelMLP, use_panels, why_not_gated
+from lsv_runtime.adapters.slots import AdapterSlots
+from lsv_runtime.nn.decoder import DecoderLayer
+from lsv_runtime.nn.mlp import GatedMLP
+from lsv_runtime.nn.moe import MoE
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.step import Step
+from lsv_runtime.ops import Bindable, Kernel
 
 
 class NormRecord(ctypes.Structure):
@@ -52,7 +52,8 @@ _GATED_MLP, _EXPERTS, _NOTHING = range(3)  # ``FeedForward`` of native/layer.cpp
 
 
 class FusedLayer(Kernel):
-    """``lsv.nn.decoder.DecoderLayer`` with a gated MLP or experts, over ``CpuAttention``: x [T, hidden] -> [T, hidden].
+    """``lsv_runtime.nn.decoder.DecoderLayer`` with a gated MLP or experts, over ``CpuAttention``: x [T, hidden] -> [T,
+    hidden].
 
     The layer's parts get native kernels of their own, which share their packed weights with this one. They run instead
     of it with another attention backend, without a cache, where ranks exchange results by other means than shared

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from lsv.nn.mlp import GatedMLP
 from lsv.offers import OpSpec
-from lsv.ops import Bindable, GatedKernel, Kernel, LoadKernel
-from lsv.weights.quantizer import Linear
-from lsv.weights.static_coded import RoundingKernel
 from lsv_cpu import arena, native
 from lsv_cpu.kernels import RoundInt4, RoundInt8, selected_library, why_not_native
+from lsv_runtime.nn.mlp import GatedMLP
+from lsv_runtime.ops import Bindable, GatedKernel, Kernel, LoadKernel
+from lsv_runtime.weights.quantizer import Linear
+from lsv_runtime.weights.static_coded import RoundingKernel
 
 GATES: Mapping[str, int] = {"silu": 1, "gelu": 2, "gelu_new": 3, "gelu_pytorch_tanh": 3, "relu": 4}
 """``Gate`` of native/gemm/gemm.h by the name of an activation."""
@@ -212,8 +212,8 @@ class PanelLinear(GatedKernel, RoundingKernel):
 
 
 class PanelMLP(Kernel):
-    """``lsv.nn.mlp.GatedMLP`` with the gate inside the first product: gate and up are never stored, unless adapters add
-    to them.
+    """``lsv_runtime.nn.mlp.GatedMLP`` with the gate inside the first product: gate and up are never stored, unless
+    adapters add to them.
     """
 
     def __init__(self, module: GatedMLP, spec: OpSpec) -> None:

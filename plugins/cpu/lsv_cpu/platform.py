@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import OptionValue
-from lsv.devices.communicator import Communicator, Group
-from lsv.devices.device import Budget, Device, Memory
 from lsv.platform import Platform
 from lsv.processes.shared import SUPPORTED
 from lsv_cpu.cores import Share, share_cores
 from lsv_cpu.machine import Machine
+from lsv_runtime.devices.communicator import Communicator, Group
+from lsv_runtime.devices.device import Budget, Device, Memory
 
 if TYPE_CHECKING:
     import torch
@@ -128,9 +128,9 @@ class CpuDevice(Device):
         """
         if group.size == 1:
             return None
-        from lsv.devices.collectives import BackendCommunicator, gloo_for
         from lsv_cpu import native
         from lsv_cpu.communicator import SharedCommunicator
+        from lsv_runtime.devices.collectives import BackendCommunicator, gloo_for
 
         library = native.library() if SUPPORTED and group.axis != "pp" and group.address.startswith("/") else None
         if library is None:

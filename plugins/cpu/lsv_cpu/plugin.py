@@ -10,7 +10,7 @@ from lsv.offers import AttentionOffer, KernelOffer, PlatformOffer, lazy
 from lsv.settings import Setting
 from lsv_cpu.machine import Machine
 
-api = 1
+api = 2
 
 _NATIVE = lazy("lsv_cpu.kernels:why_not_native")
 _PANELS = lazy("lsv_cpu.linear:why_not_panels")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from lsv.attention import AttentionLayer, Int32s, values_of
 from lsv_cpu.cache import KVCache
 from lsv_cpu.codes import FORMS, decode, encode
+from lsv_runtime.attention import AttentionLayer, Int32s, values_of
 
 _QUERIES = 256  # tokens whose scores are held at a time
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from lsv.nn.sampling import CHOICE, EDIT, Choices, Choose, Describe, Edits
 from lsv.offers import OpSpec
-from lsv.ops import Kernel
 from lsv_cpu import native
 from lsv_cpu.kernels import selected_library
+from lsv_runtime.nn.sampling import CHOICE, EDIT, Choices, Choose, Describe, Edits
+from lsv_runtime.ops import Kernel
 
 _INT, _INT64, _POINTER = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
 _ARGUMENTS: Mapping[str, list[type]] = {
@@ -23,7 +23,9 @@ _ARGUMENTS: Mapping[str, list[type]] = {
 
 
 class NativeChoose(Kernel):
-    """``lsv.nn.sampling.Choose``, with exactly the same tokens whatever the thread team and the instruction set."""
+    """``lsv_runtime.nn.sampling.Choose``, with exactly the same tokens whatever the thread team and the instruction
+    set.
+    """
 
     def __init__(self, module: Choose, spec: OpSpec) -> None:
         self._library = _library()
@@ -47,7 +49,9 @@ class NativeChoose(Kernel):
 
 
 class NativeDescribe(Kernel):
-    """``lsv.nn.sampling.Describe``, without computing the log probabilities of the whole vocabulary or sorting them."""
+    """``lsv_runtime.nn.sampling.Describe``, without computing the log probabilities of the whole vocabulary or sorting
+    them.
+    """
 
     def __init__(self, module: Describe, spec: OpSpec) -> None:
         self._library = _library()
@@ -89,7 +93,7 @@ def check_layout(name: str, record: np.dtype[Any], found: str) -> None:
     expected = layout_of(record)
     if found != expected:
         raise AssertionError(
-            f"struct {name.title()} of native/sampling/sample.cpp is not {name.upper()} of lsv/nn/sampling.py: "
+            f"struct {name.title()} of native/sampling/sample.cpp is not {name.upper()} of lsv_runtime/nn/sampling.py: "
             f'it is "{found}", expected "{expected}"'
         )
 

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 
 import torch
 
-from lsv.drafts.speculator import EPSILON, Choose, Place, Speculator
-from lsv.nn.sampling import Choices
 from lsv.offers import OpSpec
-from lsv.ops import Kernel
-from lsv.weights.quantizer import Linear
 from lsv_cpu import native
 from lsv_cpu.kernels import selected_library
 from lsv_cpu.layer import NormRecord
 from lsv_cpu.linear import LinearRecord, OperandSizes, PanelLinear, find_operand_sizes, use_panels
+from lsv_runtime.drafts.speculator import EPSILON, Choose, Place, Speculator
+from lsv_runtime.nn.sampling import Choices
+from lsv_runtime.ops import Kernel
+from lsv_runtime.weights.quantizer import Linear
 
 
 class PlaceRecord(ctypes.Structure):
@@ -42,7 +42,7 @@ class SpeculatorRecord(ctypes.Structure):
 
 
 class NativeSpeculator(Kernel):
-    """``lsv.drafts.speculator.Speculator``, with the tokens that the native sampler draws."""
+    """``lsv_runtime.drafts.speculator.Speculator``, with the tokens that the native sampler draws."""
 
     keeps_parts = True
 

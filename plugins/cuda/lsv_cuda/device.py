@@ -9,12 +9,12 @@ import torch
 import torch.distributed as dist
 
 from lsv.capabilities import DeviceInfo
-from lsv.devices.accelerator import MOST_TOKENS, Accelerator
-from lsv.devices.collectives import BackendCommunicator
-from lsv.devices.communicator import Communicator, Group
-from lsv.devices.graphs import Graphs
 from lsv.errors import ConfigError
 from lsv_cuda.vendor import Vendor
+from lsv_runtime.devices.accelerator import MOST_TOKENS, Accelerator
+from lsv_runtime.devices.collectives import BackendCommunicator
+from lsv_runtime.devices.communicator import Communicator, Group
+from lsv_runtime.devices.graphs import Graphs
 
 
 class CudaDevice(Accelerator):

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from lsv.capabilities import DeviceInfo
 from lsv.config import OptionValue
-from lsv.devices.device import Device
-from lsv.testing.emulation import FakeCapturing, FakeGraph, emulated_device
 from lsv_cuda import libraries
 from lsv_cuda.machine import describe
 from lsv_cuda.platform import CudaPlatform, RocmPlatform
 from lsv_cuda.vendor import Vendor
+from lsv_runtime.devices.device import Device
+from lsv_runtime.emulation.fakes import FakeCapturing, FakeGraph, emulated_device
 
 if TYPE_CHECKING:
-    from lsv.testing.recording import Method
+    from lsv_runtime.emulation.recording import Method
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class EmulatedCudaPlatform(CudaPlatform):
         most = {"cuda.graph_rows": _GRAPH_ROWS, "cuda.graph_tokens": _GRAPH_TOKENS}
         asked = {name: options.get(name) for name in most}
         graphs = {name: size if asked[name] is None else min(int(asked[name]), size) for name, size in most.items()}
-        from lsv.testing.placement.launches import watch_interpreter
+        from lsv_runtime.emulation.placement.launches import watch_interpreter
 
         interprets = bool(watch_interpreter())
         self._emulate_libraries(str(options.get("cuda.emulated_kernels") or "none"))
@@ -68,7 +68,7 @@ class EmulatedCudaPlatform(CudaPlatform):
         libraries.emulate(choice)
 
     def _vendor(self) -> Vendor:
-        from lsv.testing.placement.launches import EmulatedGloo
+        from lsv_runtime.emulation.placement.launches import EmulatedGloo
 
         return Vendor(FakeCuda(self._properties()), emulated_device(0).type, EmulatedGloo)
 
@@ -110,6 +110,6 @@ class FakeCuda(FakeCapturing):
         return FakeGraph(self)
 
     def _outside(self) -> Sequence[Method]:
-        from lsv.testing.placement.launches import watch_interpreter
+        from lsv_runtime.emulation.placement.launches import watch_interpreter
 
         return [*watch_interpreter(), *libraries.opaque_calls()]

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lsv.capabilities import DeviceInfo
-from lsv.devices.libraries import Libraries, Library, installed
 from lsv.settings import environment_with
 from lsv_cuda.machine import Machine, capability
 from lsv_cuda.makers import AMD, NVIDIA
+from lsv_runtime.devices.libraries import Libraries, Library, installed
 
 FLASHINFER = "flashinfer"
 FLASH_ATTN_2 = "flash_attn"

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from lsv.capabilities import DeviceInfo
-from lsv.devices.probing import ask_child
 from lsv_cuda.makers import NVIDIA, Maker
+from lsv_runtime.devices.probing import ask_child
 
 LOWEST_CAPABILITY = (7, 0)
 """Older GPUs have no kernels in torch's builds any more."""

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from lsv import settings
 from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import OptionValue
-from lsv.devices.device import Device
 from lsv.errors import ConfigError
 from lsv.platform import Platform
 from lsv_cuda import datasheet
 from lsv_cuda.machine import Machine, capability, describe
 from lsv_cuda.makers import AMD, NVIDIA, Maker
 from lsv_cuda.vendor import Vendor
+from lsv_runtime.devices.device import Device
 
 _BFLOAT16 = (8, 0)
 _WITHOUT_BFLOAT16 = ("gfx900", "gfx906", "gfx10")

@@ -12,7 +12,7 @@ from lsv_cuda import libraries
 from lsv_cuda.machine import Machine
 from lsv_cuda.makers import AMD, NVIDIA
 
-api = 1
+api = 2
 
 
 @hookimpl

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lsv.devices.collectives import MakeBackend
+    from lsv_runtime.devices.collectives import MakeBackend
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,20 +9,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import Decoder, DecoderLayer
-from lsv.nn.encoder import Runs, SelfAttention, check_placeholder
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column
-from lsv.nn.mlp import FeedForward
-from lsv.nn.model import Encoder
-from lsv.nn.norm import LayerNorm
-from lsv.nn.rope import Rope
-from lsv.nn.step import Step
 from lsv.request.media import Modality
-from lsv.weights.place import Weights
 from lsv_demo.senses.inputs import FRAMES, MERGED, PATCHES, SIDE
 from lsv_demo.senses.tower import LISTENS, LOOKS, levels, listen, look, merge
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.decoder import Decoder, DecoderLayer
+from lsv_runtime.nn.encoder import Runs, SelfAttention, check_placeholder
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.mlp import FeedForward
+from lsv_runtime.nn.model import Encoder
+from lsv_runtime.nn.norm import LayerNorm
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.place import Weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

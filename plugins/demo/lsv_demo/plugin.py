@@ -9,7 +9,7 @@ from typing import Any
 from lsv import hookimpl
 from lsv.offers import ModelAlias, ModelOffer, ProcessorOffer
 
-api = 1
+api = 2
 
 ARCHITECTURE = "LsvDemoForConditionalGeneration"
 

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 from lsv.config import OptionValue
-from lsv.devices.collectives import SERVED, BackendCommunicator, gloo_for, serve_store
-from lsv.devices.communicator import Communicator, Group
-from lsv.devices.device import Device
-from lsv.devices.opening import open_rank
-from lsv.devices.shapes import Shape
 from lsv.errors import ConfigError
 from lsv.platform import Platform
 from lsv.settings.launchers import LaunchedRank
+from lsv_runtime.devices.collectives import SERVED, BackendCommunicator, gloo_for, serve_store
+from lsv_runtime.devices.communicator import Communicator, Group
+from lsv_runtime.devices.device import Device
+from lsv_runtime.devices.opening import open_rank
+from lsv_runtime.devices.shapes import Shape
 
 _NUMBERS = 1024
 _STEP = Shape("decode", 1, 1, 1)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lsv.config import OptionValue
-from lsv.devices.device import Device
-from lsv.devices.opening import open_index
 from lsv.errors import ConfigError, LsvError
 from lsv.platform import Platform
+from lsv_runtime.devices.device import Device
+from lsv_runtime.devices.opening import open_index
 
 if TYPE_CHECKING:
     from lsv_doctor.measure import Measurement

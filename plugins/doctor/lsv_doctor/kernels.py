@@ -11,7 +11,7 @@ from lsv.resolve import resolve
 def run(arguments: list[str], context: CommandContext) -> int:
     settings = context.settings(arguments, scope="engine", extra=(JSON,))
     config = resolve(settings, context.plugins)
-    from lsv.worker.load.survey import bound_ops
+    from lsv_runtime.worker.load.survey import bound_ops
 
     ops = bound_ops(config, context.plugins.catalog)
     if settings["json"]:

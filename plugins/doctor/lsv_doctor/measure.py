@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from lsv.devices.device import Device
+from lsv_runtime.devices.device import Device
 
 Measurement = tuple[str, Callable[[], float]]
 """A metric's name, which ends with its unit, and what measures it."""

@@ -30,7 +30,7 @@ def run(arguments: list[str], context: CommandContext) -> int:
     advice = platform.advise(config, traffic)
     if traffic and advice is None:
         raise ConfigError(f"platform {config.platform} has no use for a sample of traffic", param="traffic")
-    from lsv.worker.load.survey import survey
+    from lsv_runtime.worker.load.survey import survey
 
     found = survey(config, context.plugins.catalog)
     fit = found.fit

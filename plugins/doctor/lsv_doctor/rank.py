@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
-from lsv.devices.communicator import Communicator, Group
-from lsv.devices.device import Device
-from lsv.devices.opening import open_rank
 from lsv.errors import ConfigError
 from lsv.plugins import load
 from lsv.processes.lifeline import connect
 from lsv.resolve.hardware import load_platform
 from lsv_doctor.ranks import Measured, Order
+from lsv_runtime.devices.communicator import Communicator, Group
+from lsv_runtime.devices.device import Device
+from lsv_runtime.devices.opening import open_rank
 
 Collective = Callable[[torch.Tensor], torch.Tensor]
 

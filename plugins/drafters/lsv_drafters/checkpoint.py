@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from lsv.errors import CheckpointError
-from lsv.weights.checkpoint import CheckpointSource, SafetensorsSource
-from lsv.weights.pickled import PickledSource, pickled_files
-from lsv.weights.quantizer import LinearLayer, PlainLinear
+from lsv_runtime.weights.checkpoint import CheckpointSource, SafetensorsSource
+from lsv_runtime.weights.pickled import PickledSource, pickled_files
+from lsv_runtime.weights.quantizer import LinearLayer, PlainLinear
 
 
 def open_heads(folder: Path) -> CheckpointSource:

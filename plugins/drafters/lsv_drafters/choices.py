@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lsv.drafts.drafter import Draftable
-from lsv.nn.sampling import CHOICE, Choices
+from lsv_runtime.drafts.drafter import Draftable
+from lsv_runtime.nn.sampling import CHOICE, Choices
 
 
 def choices_behind(sequences: Sequence[Draftable], drafts: int) -> Choices:

@@ -13,18 +13,18 @@ import torch
 from torch import Tensor, nn
 
 from lsv.config import Drafts, EngineConfig
-from lsv.drafts.drafter import Draftable, Drafter, Site
-from lsv.drafts.speculator import Choose
 from lsv.errors import ConfigError
-from lsv.nn.dtypes import model_dtype
-from lsv.nn.sampling import Choices
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.locate import read_config
-from lsv.weights.checkpoint import CheckpointSource
-from lsv.worker.edits import NO_EDITS
-from lsv.worker.load.bound import bind_filled
 from lsv_drafters.checkpoint import open_heads
 from lsv_drafters.choices import choices_behind, part
+from lsv_runtime.drafts.drafter import Draftable, Drafter, Site
+from lsv_runtime.drafts.speculator import Choose
+from lsv_runtime.nn.dtypes import model_dtype
+from lsv_runtime.nn.sampling import Choices
+from lsv_runtime.weights.checkpoint import CheckpointSource
+from lsv_runtime.worker.edits import NO_EDITS
+from lsv_runtime.worker.load.bound import bind_filled
 
 
 class Heads(nn.Module, abc.ABC):
@@ -38,7 +38,9 @@ class Heads(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def draft(self, states: Tensor, tokens: Tensor, counts: Sequence[int], choices: Choices, choose: Choose) -> Tensor:
-        """Drafts of the first ``counts`` rows at each place, as ``lsv.drafts.speculator.Speculator`` makes them."""
+        """Drafts of the first ``counts`` rows at each place, as ``lsv_runtime.drafts.speculator.Speculator`` makes
+        them.
+        """
 
 
 class HeadsDrafter(Drafter):

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lsv.drafts.speculator import Choose, move_on
 from lsv.errors import CheckpointError
-from lsv.nn.sampling import Choices
-from lsv.weights.checkpoint import CheckpointSource
-from lsv.weights.quantizer import PlainLinear
 from lsv_drafters.checkpoint import Tensors, number
 from lsv_drafters.heads import Heads, HeadsDrafter
+from lsv_runtime.drafts.speculator import Choose, move_on
+from lsv_runtime.nn.sampling import Choices
+from lsv_runtime.weights.checkpoint import CheckpointSource
+from lsv_runtime.weights.quantizer import PlainLinear
 
 
 class MedusaHeads(Heads):

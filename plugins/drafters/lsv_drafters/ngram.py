@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lsv.config import Drafts
-from lsv.drafts.drafter import Draftable, Drafter
 from lsv.errors import ConfigError
+from lsv_runtime.drafts.drafter import Draftable, Drafter
 
 _LONGEST, _SHORTEST = 5, 2
 _LOOKED_AT = 16

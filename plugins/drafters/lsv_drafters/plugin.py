@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from lsv import hookimpl
 from lsv.offers import DrafterOffer
 
-api = 1
+api = 2
 
 _LENGTHS = ("prompt_lookup_max", "prompt_lookup_min")
 

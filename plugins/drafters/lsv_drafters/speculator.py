@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lsv.drafts.speculator import Choose, Place, Speculator
-from lsv.nn.sampling import Choices
-from lsv.weights.checkpoint import CheckpointSource
 from lsv_drafters.checkpoint import Tensors, number
 from lsv_drafters.heads import Heads, HeadsDrafter
+from lsv_runtime.drafts.speculator import Choose, Place, Speculator
+from lsv_runtime.nn.sampling import Choices
+from lsv_runtime.weights.checkpoint import CheckpointSource
 
 
 class SpeculatorHeads(Heads):

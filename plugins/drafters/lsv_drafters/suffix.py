@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lsv.config import Drafts
-from lsv.drafts.drafter import Draftable, Drafter
 from lsv.errors import ConfigError
 from lsv_drafters.ngram import NgramIndex
+from lsv_runtime.drafts.drafter import Draftable, Drafter
 
 _INDEX = "suffix"
 _SHORTEST = 2

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from lsv import hookimpl
 from lsv.offers import GrammarOffer
 
-api = 1
+api = 2
 
 
 @hookimpl

@@ -11,13 +11,7 @@ from pathlib import Path
 import torch
 
 from lsv.capabilities import DeviceInfo
-from lsv.devices.accelerator import Accelerator
-from lsv.devices.collectives import BackendCommunicator
-from lsv.devices.communicator import Communicator, Group
-from lsv.devices.device import Budget, Event, Fill, Memory, StepFn
-from lsv.devices.shapes import BatchLimits, Shape, ShapePolicy
 from lsv.errors import ConfigError
-from lsv.nn.model import Model
 from lsv.processes.usage import GIB, written
 from lsv_hpu import integers, selection
 from lsv_hpu.neural_compressor.calibration import Calibration
@@ -28,6 +22,12 @@ from lsv_hpu.steps.observer import make_observer
 from lsv_hpu.vendor import Vendor
 from lsv_hpu.vendor_ops import VendorOps
 from lsv_hpu.warmup import BucketPolicy
+from lsv_runtime.devices.accelerator import Accelerator
+from lsv_runtime.devices.collectives import BackendCommunicator
+from lsv_runtime.devices.communicator import Communicator, Group
+from lsv_runtime.devices.device import Budget, Event, Fill, Memory, StepFn
+from lsv_runtime.devices.shapes import BatchLimits, Shape, ShapePolicy
+from lsv_runtime.nn.model import Model
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from lsv.capabilities import DeviceInfo
-from lsv.devices.probing import ask_child
+from lsv_runtime.devices.probing import ask_child
 
 Gaudi = Literal["gaudi2", "gaudi3"]
 GIB = 1 << 30

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from lsv.nn import sample_ops
+from lsv_runtime.nn import sample_ops
 
 _TOKENS = 8
 _WEIGHTS = [1 << 40 - token for token in range(_TOKENS)]

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from lsv.nn.moe import MoE
-from lsv.nn.norm import RMSNorm
 from lsv.offers import OpSpec
-from lsv.ops import Kernel, MixingKernel
 from lsv_hpu import selection
+from lsv_runtime.nn.moe import MoE
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.ops import Kernel, MixingKernel
 
 _ACTIVATIONS = ("silu", "gelu", "relu")
 _EXPERTS_A_CALL = 64
@@ -20,7 +20,7 @@ Source: vllm-gaudi 091bbad, vllm_gaudi/extension/ops.py on MAX_EXPERTS_PER_SLICE
 
 
 class RmsNorm(Kernel):
-    """``lsv.nn.norm.RMSNorm`` by ``FusedRMSNorm``, which takes three axes."""
+    """``lsv_runtime.nn.norm.RMSNorm`` by ``FusedRMSNorm``, which takes three axes."""
 
     def __init__(self, module: RMSNorm, spec: OpSpec) -> None:
         self._module, self._ops = module, selection.ops()
@@ -31,7 +31,7 @@ class RmsNorm(Kernel):
 
 
 class MixedExperts(MixingKernel):
-    """``lsv.nn.moe.MoE`` over plain weights by ``mixture_of_experts``, which reads them where they are.
+    """``lsv_runtime.nn.moe.MoE`` over plain weights by ``mixture_of_experts``, which reads them where they are.
 
     In a compiled step a call takes some of the experts; op by op it must have all, and no graph is too large. Where
     experts are spread, a pair with one of another rank names the first place that no expert has. Compiled, a call looks
@@ -66,7 +66,8 @@ class MixedExperts(MixingKernel):
 
 
 class EveryExpert(MixingKernel):
-    """``lsv.nn.moe.MoE`` of any format: every expert computes every token, and what was not asked for counts nothing.
+    """``lsv_runtime.nn.moe.MoE`` of any format: every expert computes every token, and what was not asked for counts
+    nothing.
 
     The reference gathers each expert's tokens, whose number no graph can know.
     """

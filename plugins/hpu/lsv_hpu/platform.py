@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from lsv.capabilities import Capabilities, DeviceInfo, Refusal
 from lsv.config import EngineConfig, OptionValue
-from lsv.devices.device import Device
 from lsv.errors import ConfigError
 from lsv.platform import Advice, Platform, Traffic
 from lsv.settings import export
 from lsv_hpu.devices import Gaudi, Prober
 from lsv_hpu.settings import HpuOptions, read
+from lsv_runtime.devices.device import Device
 
 if TYPE_CHECKING:
     import torch

@@ -13,7 +13,7 @@ from lsv_hpu import settings
 from lsv_hpu.devices import Prober
 from lsv_hpu.neural_compressor import files as inc
 
-api = 1
+api = 2
 
 _MIXED = lazy("lsv_hpu.kernels:why_not_mixed")
 _ON_HOST = lazy("lsv_hpu.sampling:why_not_on_host")

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from lsv.attention import AttentionLayer
-from lsv.devices.device import StepFn
-from lsv.nn.attention import Attention, CrossAttention
-from lsv.nn.exchange import TokenExchange
-from lsv.nn.model import Model
-from lsv.nn.moe import MoE
-from lsv.nn.step import Step
+from lsv_runtime.attention import AttentionLayer
+from lsv_runtime.devices.device import StepFn
+from lsv_runtime.nn.attention import Attention, CrossAttention
+from lsv_runtime.nn.exchange import TokenExchange
+from lsv_runtime.nn.model import Model
+from lsv_runtime.nn.moe import MoE
+from lsv_runtime.nn.step import Step
 
 
 def run_part(part: Callable[..., Any], *arguments: Any) -> Any:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from lsv.nn.sampling import Choices, Choose, Describe, Edits
 from lsv.offers import OpSpec
-from lsv.ops import Kernel
 from lsv_hpu import selection
+from lsv_runtime.nn.sampling import Choices, Choose, Describe, Edits
+from lsv_runtime.ops import Kernel
 
 
 class HostChoose(Kernel):
-    """``lsv.nn.sampling.Choose``; only rows that draw need the host."""
+    """``lsv_runtime.nn.sampling.Choose``; only rows that draw need the host."""
 
     def __init__(self, module: Choose, spec: OpSpec) -> None:
         self._module = module
@@ -22,7 +22,7 @@ class HostChoose(Kernel):
 
 
 class HostDescribe(Kernel):
-    """``lsv.nn.sampling.Describe``; what it says stays on the host, whose integers are exact."""
+    """``lsv_runtime.nn.sampling.Describe``; what it says stays on the host, whose integers are exact."""
 
     def __init__(self, module: Describe, spec: OpSpec) -> None:
         self._module = module

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import torch
 
-from lsv.devices.accelerator import Runtime
 from lsv_hpu.software import load
+from lsv_runtime.devices.accelerator import Runtime
 
 Function = Callable[..., Any]
 

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lsv.capabilities import Padding
-from lsv.devices.shapes import BatchLimits, Shape, ShapePolicy
 from lsv.errors import EngineDied
 from lsv.processes.usage import written
 from lsv_hpu.buckets.choice import choose_sizes
 from lsv_hpu.buckets.table import DECODE, PROMPT, Buckets
 from lsv_hpu.settings import HpuOptions
+from lsv_runtime.devices.shapes import BatchLimits, Shape, ShapePolicy
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from lsv import hookimpl
 from lsv.offers import KVTransportOffer
 from lsv.settings import Setting
 
-api = 1
+api = 2
 
 
 @hookimpl

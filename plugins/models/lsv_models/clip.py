@@ -11,11 +11,11 @@ from torch import nn
 from torch.nn import functional
 
 from lsv.errors import CheckpointError
-from lsv.nn.encoder import Runs, SelfAttention
-from lsv.nn.keys import Keys
-from lsv.nn.mlp import FeedForward
-from lsv.nn.norm import LayerNorm
-from lsv.weights.place import Weights
+from lsv_runtime.nn.encoder import Runs, SelfAttention
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.mlp import FeedForward
+from lsv_runtime.nn.norm import LayerNorm
+from lsv_runtime.weights.place import Weights
 
 _KINDS = {"clip_vision_model": ("quick_gelu", 1e-5), "siglip_vision_model": ("gelu_pytorch_tanh", 1e-6)}
 """activation and norm_eps for configs that leave them out."""

@@ -13,18 +13,18 @@ from typing import Any
 import torch
 
 from lsv.errors import CheckpointError
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import Decoder, DecoderLayer
-from lsv.nn.encoder import check_placeholder, read_layer, unread_layers
-from lsv.nn.keys import Keys
-from lsv.nn.mlp import FeedForward
-from lsv.nn.model import Encoder
-from lsv.nn.rope import Rope
-from lsv.weights.place import Weights
 from lsv_models.clip import Tower, TowerConfig
 from lsv_models.llama import LlamaLayer
 from lsv_models.qwen2 import Qwen2Layer
 from lsv_models.senses.languages import LEFT_OUT
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.decoder import Decoder, DecoderLayer
+from lsv_runtime.nn.encoder import check_placeholder, read_layer, unread_layers
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.mlp import FeedForward
+from lsv_runtime.nn.model import Encoder
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.weights.place import Weights
 
 _LANGUAGES: Mapping[str, Callable[[Weights, DecoderConfig, int, Rope], DecoderLayer]] = {
     "llama": LlamaLayer,

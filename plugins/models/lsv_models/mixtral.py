@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import Decoder
-from lsv.nn.keys import Keys
-from lsv.nn.moe import MoE
-from lsv.nn.rope import Rope
-from lsv.weights.place import Weights
 from lsv_models.llama import LlamaLayer
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.decoder import Decoder
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.moe import MoE
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.weights.place import Weights
 
 _NAMES = ("w1", "w3", "w2")  # gate, up, down
 

@@ -17,7 +17,7 @@ from lsv_models.senses import offers as senses
 from lsv_models.seq2seq import offers as seq2seq
 from lsv_models.sparse import offers as sparse
 
-api = 1
+api = 2
 
 _TASKS = ("generate", "embed")
 _SEEING = ("text", "image")

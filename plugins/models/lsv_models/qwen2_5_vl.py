@@ -14,14 +14,14 @@ import torch
 from torch import nn
 
 from lsv.errors import CheckpointError
-from lsv.nn.config import DecoderConfig
-from lsv.nn.encoder import Rotate, Runs, SelfAttention
-from lsv.nn.keys import Keys
-from lsv.nn.mlp import GatedMLP
-from lsv.nn.model import Encoder
-from lsv.nn.norm import RMSNorm
-from lsv.weights.place import Weights
 from lsv_models.qwen2_vl import Qwen2VL, Qwen2VLEncoder, VisionConfig, VisionState, patch_places
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.encoder import Rotate, Runs, SelfAttention
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.mlp import GatedMLP
+from lsv_runtime.nn.model import Encoder
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.weights.place import Weights
 
 _EPS = 1e-6
 

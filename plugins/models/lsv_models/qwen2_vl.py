@@ -13,17 +13,17 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import nn
 
-from lsv import products
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import Decoder, DecoderLayer
-from lsv.nn.encoder import Rotate, Runs, SelfAttention, check_placeholder, scale_pixels
-from lsv.nn.keys import Keys
-from lsv.nn.mlp import FeedForward
-from lsv.nn.model import Encoder
-from lsv.nn.norm import LayerNorm
-from lsv.nn.rope import MRope, Rope
-from lsv.weights.place import Weights
 from lsv_models.qwen2 import Qwen2Layer
+from lsv_runtime import products
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.decoder import Decoder, DecoderLayer
+from lsv_runtime.nn.encoder import Rotate, Runs, SelfAttention, check_placeholder, scale_pixels
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.mlp import FeedForward
+from lsv_runtime.nn.model import Encoder
+from lsv_runtime.nn.norm import LayerNorm
+from lsv_runtime.nn.rope import MRope, Rope
+from lsv_runtime.weights.place import Weights
 
 _EPS = 1e-6
 _FRAME = 32

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import Decoder
-from lsv.nn.keys import Keys
-from lsv.nn.mlp import GatedMLP
-from lsv.nn.moe import MoE
-from lsv.nn.rope import Rope
-from lsv.weights.place import Weights
 from lsv_models.qwen3 import Qwen3Layer
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.decoder import Decoder
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.mlp import GatedMLP
+from lsv_runtime.nn.moe import MoE
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.weights.place import Weights
 
 
 @dataclass(frozen=True, slots=True)

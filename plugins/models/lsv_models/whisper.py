@@ -11,15 +11,15 @@ from torch import nn
 from torch.nn import functional
 
 from lsv.errors import CheckpointError, ConfigError
-from lsv.nn.attention import Attention, CrossAttention
-from lsv.nn.embed import Embed, Head
-from lsv.nn.encoder import Runs, SelfAttention
-from lsv.nn.keys import Keys
-from lsv.nn.mlp import FeedForward
-from lsv.nn.model import AttentionModel, Encoder
-from lsv.nn.norm import LayerNorm
-from lsv.nn.step import Step
-from lsv.weights.place import Weights
+from lsv_runtime.nn.attention import Attention, CrossAttention
+from lsv_runtime.nn.embed import Embed, Head
+from lsv_runtime.nn.encoder import Runs, SelfAttention
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.mlp import FeedForward
+from lsv_runtime.nn.model import AttentionModel, Encoder
+from lsv_runtime.nn.norm import LayerNorm
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.place import Weights
 
 _EPS = 1e-5
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj")

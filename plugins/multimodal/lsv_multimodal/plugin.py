@@ -8,7 +8,7 @@ from lsv import hookimpl
 from lsv.offers import LogitsProcessorOffer, MediaOffer, ProcessorOffer
 from lsv_multimodal.families.offers import OFFERS
 
-api = 1
+api = 2
 
 
 @hookimpl

@@ -39,6 +39,6 @@ class ModelExecutor:
         )
 
     def save_sharded_state(self, *, path: str, pattern: str | None = None, max_size: int | None = None) -> None:
-        """Write the weights of each rank; see ``lsv.worker.load.saved``. Raises ``ConfigError``."""
+        """Write the weights of each rank; see ``lsv_runtime.worker.load.saved``. Raises ``ConfigError``."""
         given: dict[str, Any] = {"pattern": pattern, "max_size": max_size}
         self._save(Path(path), **{name: value for name, value in given.items() if value is not None})

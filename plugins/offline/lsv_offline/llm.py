@@ -313,7 +313,7 @@ class LLMEngine(SteppedEngine):
 
     @property
     def model_executor(self) -> ModelExecutor:
-        from lsv.worker.load.saved import save_sharded_state
+        from lsv_runtime.worker.load.saved import save_sharded_state
 
         return ModelExecutor(partial(save_sharded_state, self.client.config, self._llm._plugins.catalog))
 

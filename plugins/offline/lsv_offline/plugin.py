@@ -9,7 +9,7 @@ from lsv.offers import CommandOffer, LogitsProcessorOffer
 from lsv.plugins.logits_processors import BATCHED
 from lsv.request.params import CALLABLES
 
-api = 1
+api = 2
 
 
 @hookimpl

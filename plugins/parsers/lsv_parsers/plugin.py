@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from lsv import hookimpl
 from lsv.offers import CallForm, ReasoningParserOffer, ToolParserOffer
 
-api = 1
+api = 2
 
 _CALL = ("<tool_call>", "</tool_call>")
 _CALLS = ("<tool_calls>", "</tool_calls>")

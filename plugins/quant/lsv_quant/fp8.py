@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-from lsv.weights.codebook import ROUNDED, Codebook
-from lsv.weights.quantizer import Quantizer
 from lsv_quant.checkpoints import fp8_checkpoint
 from lsv_quant.checkpoints.forms import PlainHead
 from lsv_quant.online.online import Online
 from lsv_quant.online.online_coded import OnlineCoded
 from lsv_quant.rounding import NOTHING, row_chunks
 from lsv_quant.tables import E4M3
+from lsv_runtime.weights.codebook import ROUNDED, Codebook
+from lsv_runtime.weights.quantizer import Quantizer
 
 LARGEST = 448.0
 

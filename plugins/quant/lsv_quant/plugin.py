@@ -10,7 +10,7 @@ from lsv.offers import CheckpointOffer, CommandOffer, QuantizerOffer
 from lsv_quant.conversion.formats import WRITABLE
 from lsv_quant.recognise import PROJECTORS, is_bitsandbytes, is_gguf, is_marlin, is_sparse
 
-api = 1
+api = 2
 
 WEIGHTS_ONLY = "activations stay as they are"
 _AS_THEY_COME = (

@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional
 
 from lsv.offers import OpSpec
-from lsv.ops import Bindable, dtype_name
-from lsv.weights import codebook
+from lsv_runtime.ops import Bindable, dtype_name
+from lsv_runtime.weights import codebook
 
 NOTHING = 1e-30
 """If all numbers of a group are smaller, they count as zeros."""

@@ -1,4 +1,4 @@
-"""The values of codes: tables for ``lsv.weights.codebook.Codebook``, and the code with the nearest value."""
+"""The values of codes: tables for ``lsv_runtime.weights.codebook.Codebook``, and the code with the nearest value."""
 
 from __future__ import annotations
 

@@ -30,13 +30,13 @@ class Actor:
 
 @ray.remote(max_restarts=0)
 class RankActor(Actor):
-    """Orders and reports are those of ``lsv.worker.channel``."""
+    """Orders and reports are those of ``lsv_runtime.worker.channel``."""
 
     def serve(self, host: str, port: int, key: bytes, rank: int) -> int:
         """Connect to the executor, which has the same ``key``, and serve until it closes its end; the exit code as a
         process's.
         """
-        from lsv.worker.remote import answer
+        from lsv_runtime.worker.remote import answer
 
         unblock_output()
         logging.basicConfig(level=logging.INFO)

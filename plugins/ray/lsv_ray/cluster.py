@@ -39,7 +39,8 @@ class Placed(NamedTuple):
     """Ray's id of its machine."""
     address: str
     place: tuple[int, int]
-    """As in ``lsv.worker.channel.Start``: its number among those that share a machine, and how many they are."""
+    """As in ``lsv_runtime.worker.channel.Start``: its number among those that share a machine, and how many they are.
+    """
 
     def __str__(self) -> str:
         return f" on Ray node {self.address} ({self.node[:8]})"

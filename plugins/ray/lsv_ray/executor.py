@@ -13,14 +13,14 @@ from typing import Any
 import ray
 
 from lsv.config import EngineConfig
-from lsv.devices.collectives import serve_store
 from lsv.errors import EngineDied, StartError
 from lsv.plugins.catalog import Catalog
 from lsv.processes.nodes.door import Door, listen
-from lsv.worker.channel import Start
-from lsv.worker.processes import RankLink, RanksExecutor
 from lsv_ray.actor import RankActor
 from lsv_ray.cluster import SHARE_OF_WAIT, Cluster, Placed, needs
+from lsv_runtime.devices.collectives import serve_store
+from lsv_runtime.worker.channel import Start
+from lsv_runtime.worker.processes import RankLink, RanksExecutor
 
 log = logging.getLogger("lsv.ray")
 

@@ -10,7 +10,7 @@ from lsv.offers import ExecutorOffer, PlacerOffer
 from lsv.settings import Setting
 from lsv_ray.availability import is_installed
 
-api = 1
+api = 2
 
 
 @hookimpl

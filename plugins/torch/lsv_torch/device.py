@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from lsv.capabilities import DeviceInfo
-from lsv.devices.device import Budget, Device, Memory
 from lsv.errors import ConfigError
+from lsv_runtime.devices.device import Budget, Device, Memory
 
 _GIB = 1 << 30
 _SHARE = 0.9

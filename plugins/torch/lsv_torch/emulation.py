@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lsv.capabilities import DeviceInfo
-from lsv.testing.emulation import emulated_device
+from lsv_runtime.emulation.fakes import emulated_device
 from lsv_torch.platform import TorchPlatform
 
 if TYPE_CHECKING:

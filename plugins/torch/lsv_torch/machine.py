@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lsv.capabilities import DeviceInfo
-from lsv.devices.probing import ask_child
+from lsv_runtime.devices.probing import ask_child
 
 _ASK = """
 import json, os

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import OptionValue
-from lsv.devices.device import Device
 from lsv.errors import ConfigError
 from lsv.platform import Platform
+from lsv_runtime.devices.device import Device
 from lsv_torch import machine
 
 if TYPE_CHECKING:

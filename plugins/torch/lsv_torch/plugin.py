@@ -10,7 +10,7 @@ from lsv.offers import PlatformOffer
 from lsv.settings import Setting
 from lsv_torch import machine
 
-api = 1
+api = 2
 
 
 @hookimpl

@@ -10,7 +10,7 @@ from lsv.config import EngineConfig
 from lsv.offers import AttentionOffer, KernelOffer, lazy
 from lsv.settings import Setting
 
-api = 1
+api = 2
 
 _FLOATS = lazy("lsv_triton.availability:why_not_floats")
 _WEIGHTS = lazy("lsv_triton.gemm.weights:why_not_weights")

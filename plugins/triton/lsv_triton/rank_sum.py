@@ -6,9 +6,9 @@ import torch
 import triton
 import triton.language as tl
 
-from lsv.devices.rank_sum import RankSum
 from lsv.offers import OpSpec
-from lsv.ops import Kernel
+from lsv_runtime.devices.rank_sum import RankSum
+from lsv_runtime.ops import Kernel
 from lsv_triton.device_table import launch
 
 
@@ -26,7 +26,7 @@ def _sum_ranks(parts, out, count, RANKS: tl.constexpr, WIDE: tl.constexpr, BLOCK
 
 
 class SumRanks(Kernel):
-    """``lsv.devices.rank_sum.RankSum``: parts [ranks, elements] -> [elements]."""
+    """``lsv_runtime.devices.rank_sum.RankSum``: parts [ranks, elements] -> [elements]."""
 
     def __init__(self, module: RankSum, spec: OpSpec) -> None:
         self._ranks = module.ranks

@@ -8,7 +8,7 @@ from lsv import hookimpl
 from lsv.offers import GrammarOffer
 from lsv_xgrammar.availability import is_installed
 
-api = 1
+api = 2
 
 
 @hookimpl

@@ -9,12 +9,12 @@ import torch
 
 from lsv.capabilities import DeviceInfo
 from lsv.config import OptionValue
-from lsv.devices.accelerator import MOST_TOKENS, Accelerator, first_line
-from lsv.devices.collectives import BackendCommunicator
-from lsv.devices.communicator import Communicator, Group
-from lsv.devices.device import Memory
-from lsv.devices.graphs import Graphs
 from lsv.errors import ConfigError
+from lsv_runtime.devices.accelerator import MOST_TOKENS, Accelerator, first_line
+from lsv_runtime.devices.collectives import BackendCommunicator
+from lsv_runtime.devices.communicator import Communicator, Group
+from lsv_runtime.devices.device import Memory
+from lsv_runtime.devices.graphs import Graphs
 from lsv_xpu.links import Links
 from lsv_xpu.runtime import Vendor
 

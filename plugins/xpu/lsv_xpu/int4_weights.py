@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from lsv.offers import OpSpec
-from lsv.ops import Kernel
+from lsv_runtime.ops import Kernel
 
 MIDDLE = 8
 """The zero of symmetric weights."""

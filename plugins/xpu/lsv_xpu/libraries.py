@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lsv.capabilities import DeviceInfo
-from lsv.devices.libraries import Libraries, Library, installed
+from lsv_runtime.devices.libraries import Libraries, Library, installed
 from lsv_xpu.devices_table import LACKS, Family, family_of
 
 VLLM = "vllm_xpu_kernels"

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from lsv.config import OptionValue
-from lsv.devices.collectives import SERVED
-from lsv.devices.communicator import Group
 from lsv.errors import ConfigError
 from lsv.settings import environment_with, export
+from lsv_runtime.devices.collectives import SERVED
+from lsv_runtime.devices.communicator import Group
 from lsv_xpu import oneccl
 from lsv_xpu.runtime import Vendor
 

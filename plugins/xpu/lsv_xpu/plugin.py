@@ -13,7 +13,7 @@ from lsv.settings.neutral import neutral
 from lsv_xpu import libraries, oneccl
 from lsv_xpu.probe import Prober
 
-api = 1
+api = 2
 
 _VLLM = lazy("lsv_xpu.vllm.ops:why_not_vllm")
 _VLLM_INT4 = lazy("lsv_xpu.vllm.ops:why_not_vllm_int4")

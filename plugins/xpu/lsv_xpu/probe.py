@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lsv.capabilities import DeviceInfo
-from lsv.devices.probing import ask_child
+from lsv_runtime.devices.probing import ask_child
 from lsv_xpu.devices_table import by_id, by_product_name, family_by_id, family_by_name
 from lsv_xpu.sysfs import Card, Host
 

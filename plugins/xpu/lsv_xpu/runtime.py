@@ -15,18 +15,19 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from lsv.devices.communicator import Group
 from lsv.errors import ConfigError
 from lsv.processes.output import Output
 from lsv.processes.process import Process
+from lsv_runtime.devices.communicator import Group
 from lsv_xpu.probe import INSTALL_TORCH
 
 
 class Vendor(Protocol):
     """What the platform needs of Intel's software.
 
-    ``runtime`` is ``torch.xpu``: a ``lsv.devices.accelerator.Runtime`` with ``device_count``, ``get_device_properties``
-    and ``can_device_access_peer``. ``make_graph`` is None where torch has no graphs for these devices.
+    ``runtime`` is ``torch.xpu``: a ``lsv_runtime.devices.accelerator.Runtime`` with ``device_count``,
+    ``get_device_properties`` and ``can_device_access_peer``. ``make_graph`` is None where torch has no graphs for these
+    devices.
     """
 
     runtime: Any

@@ -6,10 +6,10 @@ import sys
 
 import torch
 
-from lsv.devices.collectives import BackendCommunicator
-from lsv.devices.communicator import Communicator, Group
 from lsv.errors import ConfigError
 from lsv.processes.lifeline import die_with
+from lsv_runtime.devices.collectives import BackendCommunicator
+from lsv_runtime.devices.communicator import Communicator, Group
 from lsv_xpu.runtime import TorchXpu
 
 _LARGE = 1 << 20

@@ -10,10 +10,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from lsv.adapters.checkpoint import read_adapter
 from lsv.adapters.registry import resolve
 from lsv.config import AdapterOptions
 from lsv.errors import CheckpointError
+from lsv_runtime.adapters.checkpoint import read_adapter
 
 MODULE = "base_model.model.model.layers.0.self_attn.q_proj"
 A, B = torch.ones(4, 8), torch.ones(8, 4)

@@ -15,10 +15,10 @@ from lsv.request.params import SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.request import FinishReason
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.fakes import tokens as fake_tokens
-from lsv.testing.fakes.clock import FakeClock
-from lsv.testing.fakes.engine import FakeExecutor, engine_config
-from lsv.testing.fakes.requests import make_spec
+from lsv_testing.fakes import tokens as fake_tokens
+from lsv_testing.fakes.clock import FakeClock
+from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.requests import make_spec
 
 pytestmark = [pytest.mark.row("F-047"), pytest.mark.row("F-347")]
 

@@ -12,9 +12,9 @@ from lsv.cli.context import CommandContext, choose_plugins
 from lsv.errors import ConfigError, PluginError
 from lsv.offers import CommandOffer
 from lsv.settings import Setting, options
-from lsv.testing.plugins import plugins_of, write_distribution
 from lsv_doctor import command as doctor
 from lsv_scaffold import command as new
+from lsv_testing.plugins import plugins_of, write_distribution
 
 BROKEN = "raise RuntimeError('boom')\n"
 
@@ -33,7 +33,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def context() -> CommandContext:
     """A context over a made-up plugin with one setting."""
     module = ModuleType("cat")
-    module.api = 1  # type: ignore[attr-defined]
+    module.api = 2  # type: ignore[attr-defined]
     module.lsv_settings = hookimpl(lambda: [Setting(name="cat.lives", type="int", default=9)])  # type: ignore[attr-defined]
     return CommandContext(plugins_of(cat=module), choose_plugins([]))
 
@@ -183,7 +183,7 @@ def test_broken_plugins_are_shown_and_warned_about_once(
 
 def test_plugin_commands_and_built_in_ones(context: CommandContext) -> None:
     module = ModuleType("dog")
-    module.api = 1  # type: ignore[attr-defined]
+    module.api = 2  # type: ignore[attr-defined]
     offers = [CommandOffer("bark", "json:dumps", "make noise"), CommandOffer("serve", "json:loads", "never")]
     module.lsv_commands = hookimpl(lambda: offers)  # type: ignore[attr-defined]
     other = CommandContext(plugins_of(dog=module), choose_plugins([]))

@@ -16,10 +16,10 @@ from lsv.errors import ConfigError, Unavailable
 from lsv.processes.folder import cache_root
 from lsv.request.params import SamplingParams
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.fakes.engine import FakeExecutor, engine_config
-from lsv.testing.fakes.text import letters
 from lsv_offline.llm import LLM
 from lsv_offline.run import answerer
+from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.text import letters
 from suite.terminal import Terminal
 
 asked: list[list[Message]] = []

@@ -19,9 +19,9 @@ from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason
 from lsv.scheduler.outcome import AdapterRequests
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.fakes.clock import FakeClock
-from lsv.testing.fakes.engine import FakeExecutor, engine_config
-from lsv.testing.fakes.requests import make_spec
+from lsv_testing.fakes.clock import FakeClock
+from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.requests import make_spec
 
 
 class ReadingExecutor(FakeExecutor):

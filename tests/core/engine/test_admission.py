@@ -12,8 +12,8 @@ from lsv.request.media import Array, Media
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
-from lsv.testing.fakes.requests import make_spec
-from lsv.testing.fakes.text import letters
+from lsv_testing.fakes.requests import make_spec
+from lsv_testing.fakes.text import letters
 
 ADMISSION = Admission(max_model_len=10, vocab_size=97, max_logprobs=5)
 PICTURE = Media(b"a" * 32, "image", 0, 1, {"pixels": Array("uint8", (8,), bytes(8))})

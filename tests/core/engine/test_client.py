@@ -25,13 +25,13 @@ from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.request import FinishReason
 from lsv.scheduler.plan import Logprobs
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.fakes.clock import FakeClock
-from lsv.testing.fakes.engine import FakeExecutor, engine_config
-from lsv.testing.fakes.requests import make_spec
-from lsv.testing.fakes.text import letters
-from lsv.testing.plugins import plugins_of
 from lsv.text.tokenizer import Tokenizer
 from lsv_offline.inline_client import InlineClient
+from lsv_testing.fakes.clock import FakeClock
+from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.requests import make_spec
+from lsv_testing.fakes.text import letters
+from lsv_testing.plugins import plugins_of
 
 TOKENIZER = letters(97)
 

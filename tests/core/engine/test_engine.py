@@ -17,10 +17,10 @@ from lsv.request.request import FinishReason
 from lsv.scheduler.outcome import Outcome
 from lsv.scheduler.plan import StepResult
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.fakes import tokens as fake_tokens
-from lsv.testing.fakes.clock import FakeClock
-from lsv.testing.fakes.engine import FakeExecutor, engine_config
-from lsv.testing.fakes.requests import make_request, make_spec
+from lsv_testing.fakes import tokens as fake_tokens
+from lsv_testing.fakes.clock import FakeClock
+from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.requests import make_request, make_spec
 
 
 def make(**changes: object) -> Engine[str]:

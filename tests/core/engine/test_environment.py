@@ -12,12 +12,12 @@ import pytest
 from lsv import hookimpl
 from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import OptionValue
-from lsv.devices.device import Device
 from lsv.engine.loop import make_engine
 from lsv.offers import ExecutorOffer, PlatformOffer, PolicyOffer
 from lsv.platform import Platform
-from lsv.testing.fakes.client import fake_config
-from lsv.testing.plugins import plugins_of
+from lsv_runtime.devices.device import Device
+from lsv_testing.fakes.client import fake_config
+from lsv_testing.plugins import plugins_of
 
 EXECUTOR = """
 import os

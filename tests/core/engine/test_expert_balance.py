@@ -14,9 +14,9 @@ from lsv.engine.messages import ExpertCounts, Submit
 from lsv.errors import EngineDied
 from lsv.request.params import SamplingParams
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.fakes.clock import FakeClock
-from lsv.testing.fakes.engine import FakeExecutor, engine_config
-from lsv.testing.fakes.requests import make_spec
+from lsv_testing.fakes.clock import FakeClock
+from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.requests import make_spec
 
 ANSWER = {"mean": 60.0, "most": 100.0, "left": 75.0, "moved": 2.0}
 

@@ -14,7 +14,7 @@ from lsv.engine.loop import EngineLoop
 from lsv.engine.messages import Abort, Control, Hello
 from lsv.processes.wire import encode_frame
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.engine import FakeExecutor, engine_config
 
 
 @pytest.fixture

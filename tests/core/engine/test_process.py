@@ -33,10 +33,10 @@ from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
-from lsv.testing.fakes import tokens as fake_tokens
-from lsv.testing.fakes.engine import engine_config, install_plugin
-from lsv.testing.fakes.requests import make_request, make_spec
-from lsv.testing.fakes.text import letters
+from lsv_testing.fakes import tokens as fake_tokens
+from lsv_testing.fakes.engine import engine_config, install_plugin
+from lsv_testing.fakes.requests import make_request, make_spec
+from lsv_testing.fakes.text import letters
 
 from .threads import LoopThread
 
@@ -545,7 +545,7 @@ def test_the_child_dies_with_its_parent(plugin: None, how: signal.Signals):
     code = (
         "import sys, time\n"
         "from lsv.engine.supervision.supervisor import Supervisor\n"
-        "from lsv.testing.fakes.engine import engine_config\n"
+        "from lsv_testing.fakes.engine import engine_config\n"
         "supervisor = Supervisor(engine_config())\n"
         "supervisor.start()\n"
         "while supervisor.process is None: time.sleep(0.01)\n"

@@ -9,7 +9,7 @@ from lsv.cli.serve import log_start
 from lsv.config import Fit, Reason
 from lsv.engine import report
 from lsv.settings import Declared, Given, gather, options
-from lsv.testing.fakes.engine import engine_config
+from lsv_testing.fakes.engine import engine_config
 
 
 def fit(tokens: int) -> Fit:

@@ -18,9 +18,9 @@ from lsv.request.request import Request
 from lsv.request.spec import RequestSpec
 from lsv.request.thinking import Thinking
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.fakes.engine import FakeExecutor, engine_config
-from lsv.testing.fakes.text import letters
 from lsv_offline.inline_client import InlineClient
+from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.text import letters
 
 TOKENIZER = letters(97)
 PROMPT = Prompt(

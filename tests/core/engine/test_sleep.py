@@ -14,9 +14,9 @@ from lsv.engine.orders.orders import Orders
 from lsv.errors import BadRequest, Unavailable
 from lsv.request.params import SamplingParams
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.fakes.clock import FakeClock
-from lsv.testing.fakes.engine import FakeExecutor, engine_config
-from lsv.testing.fakes.requests import make_spec
+from lsv_testing.fakes.clock import FakeClock
+from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.requests import make_spec
 
 PROMPT = tuple(range(1, 30))
 

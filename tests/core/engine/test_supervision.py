@@ -27,10 +27,10 @@ from lsv.processes.wire import encode_frame
 from lsv.request.params import SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
-from lsv.testing.fakes import tokens as fake_tokens
-from lsv.testing.fakes.engine import engine_config, install_plugin
-from lsv.testing.fakes.requests import make_spec
-from lsv.testing.fakes.text import letters
+from lsv_testing.fakes import tokens as fake_tokens
+from lsv_testing.fakes.engine import engine_config, install_plugin
+from lsv_testing.fakes.requests import make_spec
+from lsv_testing.fakes.text import letters
 
 TOKENIZER = letters(fake_tokens.VOCABULARY)
 SOON = 20.0

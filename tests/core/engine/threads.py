@@ -15,7 +15,7 @@ from lsv.engine.messages import Beat, Boot
 from lsv.errors import LsvError
 from lsv.processes.peer import Peer
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.fakes.engine import FakeExecutor
+from lsv_testing.fakes.engine import FakeExecutor
 
 _KILL_SECONDS = 10.0
 

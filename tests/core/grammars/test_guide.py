@@ -20,11 +20,11 @@ from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason
 from lsv.request.structured import StructuredOutputsParams
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.catalog import catalog_of
-from lsv.testing.fakes.clock import FakeClock
-from lsv.testing.fakes.engine import FakeExecutor, engine_config
-from lsv.testing.fakes.grammar import EOS, CountUp, FakeCompiler
-from lsv.testing.fakes.requests import make_spec
+from lsv_testing.catalog import catalog_of
+from lsv_testing.fakes.clock import FakeClock
+from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.grammar import EOS, CountUp, FakeCompiler
+from lsv_testing.fakes.requests import make_spec
 
 
 @pytest.fixture

@@ -20,13 +20,13 @@ from lsv.request.structured import StructuredOutputsParams
 from lsv.scheduler.plan import StepPlan
 from lsv.scheduler.plan_builder import GuidedRow
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.fakes.clock import FakeClock
-from lsv.testing.fakes.engine import FakeExecutor, engine_config
-from lsv.testing.fakes.grammar import EOS, Counting, CountUp, FakeCompiler
-from lsv.testing.fakes.requests import make_request, make_spec
-from lsv.testing.fakes.slot import FakeSlot
-from lsv.testing.fakes.tokens import VOCABULARY
-from lsv.testing.fakes.worker import Draft
+from lsv_testing.fakes.clock import FakeClock
+from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.grammar import EOS, Counting, CountUp, FakeCompiler
+from lsv_testing.fakes.requests import make_request, make_spec
+from lsv_testing.fakes.slot import FakeSlot
+from lsv_testing.fakes.tokens import VOCABULARY
+from lsv_testing.fakes.worker import Draft
 
 FORMS: dict[str, Counting] = {
     "x": CountUp(90),

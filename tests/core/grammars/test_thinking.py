@@ -20,9 +20,9 @@ from lsv.request.request import FinishReason
 from lsv.request.structured import StructuredOutputsParams
 from lsv.request.thinking import Thinking
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.fakes.clock import FakeClock
-from lsv.testing.fakes.engine import FakeExecutor, engine_config
-from lsv.testing.fakes.requests import make_spec
+from lsv_testing.fakes.clock import FakeClock
+from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.requests import make_spec
 
 TEXTS = [
     b"<think>",

@@ -14,7 +14,7 @@ from lsv.kv.spec import Cohort, KVGroup, KVSpec, find_cohorts, group_specs
 from lsv.kv.table import Table
 from lsv.request.params import SamplingParams
 from lsv.request.request import Request
-from lsv.testing.fakes.requests import make_request
+from lsv_testing.fakes.requests import make_request
 
 SIZE = 4
 WINDOW = 9

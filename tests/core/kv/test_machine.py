@@ -13,7 +13,7 @@ from lsv.kv.manager import KVManager
 from lsv.kv.spec import KVGroup
 from lsv.kv.table import Table
 from lsv.request.params import SamplingParams
-from lsv.testing.fakes.requests import make_request
+from lsv_testing.fakes.requests import make_request
 
 SIZE, BLOCKS, LONGEST = 4, 24, 40
 FULL = KVGroup(0, "full", (0,), 1)

@@ -9,7 +9,7 @@ from lsv.kv.spec import KVGroup, blocks_for, longest_length
 from lsv.kv.table import Table
 from lsv.request.params import SamplingParams
 from lsv.request.request import Request
-from lsv.testing.fakes.requests import make_request
+from lsv_testing.fakes.requests import make_request
 
 FULL = KVGroup(0, "full", (0,), 1)
 WINDOW = KVGroup(1, "window", (1,), 1, window=6)

@@ -8,7 +8,7 @@ from lsv.kv.manager import KVManager
 from lsv.kv.spec import STATE_WINDOW, Cohort, KVGroup, KVSpec, blocks_for, find_cohorts, group_specs
 from lsv.kv.table import Table
 from lsv.request.params import SamplingParams
-from lsv.testing.fakes.requests import make_request
+from lsv_testing.fakes.requests import make_request
 
 SIZE = 4
 STATE = KVGroup(0, "state", (0,), 0, window=STATE_WINDOW, state_bytes=64)

@@ -13,8 +13,8 @@ from lsv.errors import ConfigError, PluginError
 from lsv.media.options import MediaOptions
 from lsv.media.service import open_offline, open_service
 from lsv.offers import MediaOffer, ModelOffer, ProcessorOffer
-from lsv.testing.catalog import catalog_of
-from lsv.testing.fakes.client import fake_config
+from lsv_testing.catalog import catalog_of
+from lsv_testing.fakes.client import fake_config
 
 SEEING = fake_config(architecture="Seeing")
 """A family's processor takes its media."""
@@ -101,7 +101,7 @@ def test_without_media_nothing_that_decodes_is_imported() -> None:
         "from lsv import plugins\n"
         "from lsv.media.options import MediaOptions\n"
         "from lsv.media.service import open_service\n"
-        "from lsv.testing.fakes.client import fake_config\n"
+        "from lsv_testing.fakes.client import fake_config\n"
         "assert open_service(fake_config(architecture='None'), plugins.load().catalog, MediaOptions()) is None\n"
         "families = 'lsv_multimodal.families'\n"
         "light = ('lsv_multimodal', 'lsv_multimodal.plugin', families, f'{families}.offers')\n"

@@ -10,13 +10,13 @@ from lsv import hookimpl
 from lsv.errors import ConfigError, PluginError
 from lsv.offers import KernelOffer, ModelOffer, PolicyOffer
 from lsv.plugins import Plugins
-from lsv.testing.plugins import plugins_of
+from lsv_testing.plugins import plugins_of
 
 
 def plugin(**hooks: Any) -> ModuleType:
     """A manifest whose hooks give these values, or raise them."""
     module = ModuleType("made_up")
-    module.api = 1  # type: ignore[attr-defined]
+    module.api = 2  # type: ignore[attr-defined]
     for name, value in hooks.items():
         setattr(module, name, hookimpl(giving(value)))
     return module
@@ -61,7 +61,7 @@ def test_hooks_are_called_once_per_kind() -> None:
         return [PolicyOffer("a", "json:loads")]
 
     module = ModuleType("counting")
-    module.api, module.lsv_policies = 1, hookimpl(lsv_policies)  # type: ignore[attr-defined]
+    module.api, module.lsv_policies = 2, hookimpl(lsv_policies)  # type: ignore[attr-defined]
     catalog = plugins_of(counting=module).catalog
     catalog.offers(PolicyOffer)
     catalog.find(PolicyOffer, "a")

@@ -10,13 +10,13 @@ from lsv.errors import ConfigError, PluginError
 from lsv.offers import ModelOffer, PolicyOffer
 from lsv.plugins import Plugins, load, manifest
 from lsv.settings import Setting
-from lsv.testing.plugins import Finding, check_folder, check_plugin, write_distribution
+from lsv_testing.plugins import Finding, check_folder, check_plugin, write_distribution
 
 GOOD = """
 from lsv import hookimpl
 from lsv.offers import PolicyOffer
 from lsv.settings import Setting
-api = 1
+api = 2
 
 @hookimpl
 def lsv_policies():
@@ -26,7 +26,7 @@ def lsv_policies():
 def lsv_settings():
     yield Setting(name="good.depth", type="int", default=3)
 """
-START = "from lsv import hookimpl\nfrom lsv.offers import *\napi = 1\n"
+START = "from lsv import hookimpl\nfrom lsv.offers import *\napi = 2\n"
 
 Install = Callable[..., str]
 
@@ -86,8 +86,9 @@ def test_plugins_load_in_the_order_of_their_names(install: Install) -> None:
         ("raise RuntimeError('boom')\n", ["RuntimeError: boom"]),
         ("raise SystemExit(3)\n", ["tried to end the process"]),
         ("def broken(:\n", ["SyntaxError"]),
-        ("from lsv import hookimpl\n", ["no api number", "api = 1"]),
-        ("api = 2\n", ["api 2", "api 1"]),
+        ("from lsv import hookimpl\n", ["no api number", "api = 2"]),
+        ("api = 3\n", ["api 3", "api 2"]),
+        ("api = 1\n", ["api 1", "api 2", "from lsv to lsv_runtime"]),
         ("api = True\n", ["api True"]),
         ("api = '1'\n", ["api '1'"]),
         (START + "@hookimpl\ndef lsv_modles(): ...\n", ["lsv_modles", "did you mean lsv_models", "line "]),
@@ -179,7 +180,7 @@ def lsv_zoo_opened(zoo): ...
 
 def test_a_plugin_adds_a_hook_that_an_earlier_one_implements(install: Install, tmp_path: Path) -> None:
     (tmp_path / "lsv_zoo_specs.py").write_text(SPECS)
-    install("zoo", "import lsv_zoo_specs as hookspecs\napi = 1\n")
+    install("zoo", "import lsv_zoo_specs as hookspecs\napi = 2\n")
     install("ape", START + "@hookimpl\ndef lsv_zoo_opened(zoo): return zoo + 1\n")
     plugins = load()
     assert not plugins.broken
@@ -196,7 +197,7 @@ def test_a_hook_of_a_plugin_that_is_not_there(install: Install) -> None:
 
 def test_a_hook_that_exists_already(install: Install, tmp_path: Path) -> None:
     (tmp_path / "lsv_zoo_clashing.py").write_text(SPECS.replace("lsv_zoo_opened(zoo)", "lsv_models()"))
-    install("zoo", "import lsv_zoo_clashing as hookspecs\napi = 1\n")
+    install("zoo", "import lsv_zoo_clashing as hookspecs\napi = 2\n")
     assert "lsv_models, which exists already" in reason(load(), "zoo")
 
 
@@ -257,7 +258,7 @@ def test_conformance_of_a_good_plugin(install: Install) -> None:
 @pytest.mark.parametrize(
     ("source", "what", "word"),
     [
-        ("api = 2\n", "manifest lsv_mine_manifest", "api 2"),
+        ("api = 3\n", "manifest lsv_mine_manifest", "api 3"),
         (START + "@hookimpl\ndef lsv_policies(): yield 1\n", "manifest lsv_mine_manifest", "must yield PolicyOffer"),
         (GOOD, "manifest lsv_mine_manifest", "must be called mine.<name>"),
         (

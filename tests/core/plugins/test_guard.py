@@ -19,12 +19,12 @@ from lsv.resolve.hardware import choose_platform
 from lsv.scheduler.budget import StepCosts
 from lsv.scheduler.policy import Priority
 from lsv.settings import Setting
-from lsv.testing.plugins import plugins_of, write_distribution
+from lsv_testing.plugins import plugins_of, write_distribution
 
 
 def plugin(hook: str, *offers: Any) -> ModuleType:
     module = ModuleType("made_up")
-    module.api = 1  # type: ignore[attr-defined]
+    module.api = 2  # type: ignore[attr-defined]
     setattr(module, hook, hookimpl(lambda: offers))
     return module
 
@@ -96,7 +96,7 @@ def test_a_plugin_with_an_offer_of_wrong_types_is_broken():
 
 
 def test_what_a_manifest_prints_goes_to_stderr(tmp_path, monkeypatch, capsys):
-    (tmp_path / "noisy_manifest.py").write_text("api = 1\nprint('hello')\n")
+    (tmp_path / "noisy_manifest.py").write_text("api = 2\nprint('hello')\n")
     monkeypatch.syspath_prepend(tmp_path)
     manifest.read("noisy_manifest")
     told = capsys.readouterr()
@@ -106,7 +106,7 @@ def test_what_a_manifest_prints_goes_to_stderr(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("watched", [True, False])
 def test_a_manifest_that_takes_long_is_named(tmp_path, monkeypatch, caplog, watched):
     monkeypatch.setattr(guard, "SLOW_SECONDS", 0.01)
-    write_distribution(tmp_path, f"slow{watched}", "import time\napi = 1\ntime.sleep(0.2)\n")
+    write_distribution(tmp_path, f"slow{watched}", "import time\napi = 2\ntime.sleep(0.2)\n")
     monkeypatch.syspath_prepend(tmp_path)
     load([f"slow{watched}"], watched=watched)
     told = f"plugin manifest lsv_slow{watched}_manifest (lsv-slow{watched}) has been at work" in caplog.text

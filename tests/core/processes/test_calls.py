@@ -58,7 +58,7 @@ def test_calls_are_in_the_file_of_a_process_that_was_killed(tmp_path: Path) -> N
 
 @pytest.mark.row("F-875")
 def test_ranks_write_files_of_their_own(tmp_path: Path) -> None:
-    from lsv.testing.tiny import tiny
+    from lsv_testing.tiny import tiny
 
     checkpoint = tiny("llama", tmp_path / "llama")
     found = run(ENGINE, tmp_path, str(checkpoint), VLLM_TRACE_FUNCTION="1")

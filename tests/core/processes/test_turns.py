@@ -8,7 +8,7 @@ import random
 import pytest
 
 from lsv.processes.side.turns import NOBODY, Owner, Turns
-from lsv.testing.fakes.clock import FakeClock
+from lsv_testing.fakes.clock import FakeClock
 
 
 class Line:

@@ -20,9 +20,9 @@ from lsv.remote_code.references import check_code, find_code
 from lsv.resolve import resolve
 from lsv.settings import Declared, gather, options
 from lsv.settings.flags import parse
-from lsv.testing.tiny import tiny
 from lsv.text.detokenize import Detokenizer
 from lsv.text.tokenizer import Tokenizer
+from lsv_testing.tiny import tiny
 from suite.waiting import wait_until
 
 TOKENIZER = '''

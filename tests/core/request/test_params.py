@@ -11,7 +11,7 @@ from lsv.errors import BadRequest
 from lsv.request.output_kind import RequestOutputKind
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.request import Status
-from lsv.testing.fakes.requests import make_request
+from lsv_testing.fakes.requests import make_request
 
 
 def test_ids_run_over_prompt_and_output():

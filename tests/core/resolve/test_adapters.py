@@ -13,8 +13,8 @@ from lsv.config import AdapterOptions
 from lsv.errors import CheckpointError, ConfigError, LsvError
 from lsv.resolve.adapters import adapter_options, untargeted_layers
 from lsv.untrusted.patterns import Patterns
-from lsv.weights.quantizer import compile_names
 from lsv_offline.llm import read_options
+from lsv_runtime.weights.quantizer import compile_names
 
 
 def options_of(**given: Any) -> AdapterOptions | None:

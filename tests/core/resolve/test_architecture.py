@@ -10,7 +10,7 @@ from lsv.request.media_needs import MediaNeeds
 from lsv.resolve.architecture.choice import choose_model, unwanted_media
 from lsv.resolve.architecture.families import Families, Wrapper
 from lsv.resolve.locate import merge
-from lsv.testing.catalog import catalog_of
+from lsv_testing.catalog import catalog_of
 
 NATIVE = ModelOffer("plain", ("PlainForCausalLM",), "x:y", block_size=48, unstable={"float16": "it overflows"})
 SEEING = ModelOffer("seeing", ("SeeingForConditionalGeneration",), "x:y", modalities=("text", "image"))

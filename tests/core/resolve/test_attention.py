@@ -9,12 +9,12 @@ import pytest
 
 from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import Choices, OptionValue
-from lsv.devices.device import Device
 from lsv.errors import ConfigError
 from lsv.offers import AttentionOffer
 from lsv.platform import Platform
 from lsv.resolve.attention import AskedOfAttention, choose_attention
-from lsv.testing.catalog import catalog_of
+from lsv_runtime.devices.device import Device
+from lsv_testing.catalog import catalog_of
 
 
 class MadeUp(Platform):

@@ -10,14 +10,14 @@ import pytest
 
 from lsv.capabilities import Capabilities, DeviceInfo, Refusal
 from lsv.config import Choices, EngineConfig, OptionValue
-from lsv.devices.device import Device
-from lsv.devices.probing import ask_child
 from lsv.errors import ConfigError
 from lsv.offers import PlatformOffer
 from lsv.platform import Platform, Traffic
 from lsv.resolve.hardware import choose_depth, choose_platform, refuse_pairs
-from lsv.testing.emulation import FakeCapturing, UnknownCall
 from lsv_doctor.traffic import read_traffic
+from lsv_runtime.devices.device import Device
+from lsv_runtime.devices.probing import ask_child
+from lsv_runtime.emulation.fakes import FakeCapturing, UnknownCall
 
 GPU = DeviceInfo(0, "made-up GPU", 1 << 30)
 
@@ -66,7 +66,7 @@ def nothing() -> tuple[DeviceInfo, ...]:
 
 
 OFFER = PlatformOffer(
-    "made-up", "x:y", nothing, explain=lambda: "looked in /nowhere", emulation="lsv.testing.catalog:Missing"
+    "made-up", "x:y", nothing, explain=lambda: "looked in /nowhere", emulation="lsv_testing.catalog:Missing"
 )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from lsv.nn.keys import Keys
-from lsv.nn.rope import read_rope, read_ropes
 from lsv.resolve.locate import merge
 from lsv.resolve.overrides import place_overrides, rope_overrides, strange_overrides
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.rope import read_rope, read_ropes
 
 LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,

@@ -13,7 +13,7 @@ from lsv.request.pooling import Pooler
 from lsv.resolve.architecture.choice import find_offer
 from lsv.resolve.pooling import choose_pooler, is_cached
 from lsv.resolve.sentence import read_sentence
-from lsv.testing.catalog import catalog_of
+from lsv_testing.catalog import catalog_of
 
 LANGUAGE = ModelOffer("llama", ("LlamaForCausalLM",), "x:y", ("generate", "embed"))
 WHOLE = ModelOffer("chatglm", ("ChatGLMModel",), "x:y", ("generate",))

@@ -10,7 +10,7 @@ from lsv.request.params import SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv.scheduler.limits import Limits
-from lsv.testing.fakes.rig import Rig
+from lsv_testing.fakes.rig import Rig
 
 
 def rig_with(slots: int, *, num_blocks: int = 64, **changes) -> Rig:

@@ -7,9 +7,9 @@ import pytest
 from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason, Status
 from lsv.scheduler.limits import Limits
-from lsv.testing.fakes.requests import make_request
-from lsv.testing.fakes.rig import Rig
-from lsv.testing.fakes.tokens import expected_output
+from lsv_testing.fakes.requests import make_request
+from lsv_testing.fakes.rig import Rig
+from lsv_testing.fakes.tokens import expected_output
 
 
 def rig_of(depth: int, **changes) -> Rig:

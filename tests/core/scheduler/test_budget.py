@@ -10,7 +10,7 @@ from lsv.capabilities import Padding
 from lsv.scheduler.budget import PaddedBudget
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import Kind, StepPlan
-from lsv.testing.fakes.rig import Rig
+from lsv_testing.fakes.rig import Rig
 
 PADDING = Padding(rows=(1, 2, 4), queries=(8, 16, 32))
 

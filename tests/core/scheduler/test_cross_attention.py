@@ -16,9 +16,9 @@ from lsv.request.params import SamplingParams
 from lsv.request.request import Request
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.policy import Priority
-from lsv.testing.fakes.requests import make_request
-from lsv.testing.fakes.rig import Rig
-from lsv.testing.fakes.tokens import expected_output
+from lsv_testing.fakes.requests import make_request
+from lsv_testing.fakes.rig import Rig
+from lsv_testing.fakes.tokens import expected_output
 
 SIZE, CROSS_LEN, PARTS = 4, 10, 3
 ITEM_BLOCKS = 3

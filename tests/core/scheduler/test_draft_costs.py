@@ -11,9 +11,9 @@ import pytest
 
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import StepPlan, StepResult
-from lsv.testing.fakes import drafts as fake_drafts
-from lsv.testing.fakes.rig import Rig
-from lsv.testing.fakes.slot import FakeSlot
+from lsv_testing.fakes import drafts as fake_drafts
+from lsv_testing.fakes.rig import Rig
+from lsv_testing.fakes.slot import FakeSlot
 
 TOKENS = 700
 

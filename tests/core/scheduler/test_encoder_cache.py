@@ -16,10 +16,10 @@ from lsv.request.request import Request
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.mutual import keep_whole
 from lsv.scheduler.plan import Kind, StepResult
-from lsv.testing.fakes.requests import make_request
-from lsv.testing.fakes.rig import Rig
-from lsv.testing.fakes.tokens import expected_output
-from lsv.testing.fakes.worker import BROKEN
+from lsv_testing.fakes.requests import make_request
+from lsv_testing.fakes.rig import Rig
+from lsv_testing.fakes.tokens import expected_output
+from lsv_testing.fakes.worker import BROKEN
 
 
 def picture(name: str, start: int, count: int) -> Media:

@@ -14,7 +14,7 @@ from lsv.request.spec import RequestSpec
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.policy import Priority
 from lsv.scheduler.waiting import WaitingQueue
-from lsv.testing.fakes.rig import Rig
+from lsv_testing.fakes.rig import Rig
 
 
 def limits(**changes) -> Limits:

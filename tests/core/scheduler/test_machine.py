@@ -13,9 +13,9 @@ from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason, Request, Status
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.policy import Fcfs, Priority
-from lsv.testing.fakes import tokens as fake_tokens
-from lsv.testing.fakes.requests import GivenGroup, make_request
-from lsv.testing.fakes.rig import Rig
+from lsv_testing.fakes import tokens as fake_tokens
+from lsv_testing.fakes.requests import GivenGroup, make_request
+from lsv_testing.fakes.rig import Rig
 
 TIMEOUT = 6.0
 

@@ -15,7 +15,7 @@ from lsv.request.request import Request
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.pace import Pace
 from lsv.scheduler.plan import Rows, StepPlan
-from lsv.testing.fakes.rig import Rig
+from lsv_testing.fakes.rig import Rig
 
 Machine = Callable[[StepPlan], float]
 """Seconds of a step."""

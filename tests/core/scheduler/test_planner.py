@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.policy import Priority
-from lsv.testing.fakes.rig import Rig
+from lsv_testing.fakes.rig import Rig
 
 
 def crowded(**changes: object) -> Rig:

@@ -16,10 +16,10 @@ from lsv.request.request import FinishReason, Request, Status
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import StepResult
 from lsv.scheduler.policy import Fcfs, Priority
-from lsv.testing.fakes import drafts as fake_drafts
-from lsv.testing.fakes import tokens as fake_tokens
-from lsv.testing.fakes.requests import GivenGroup, make_request
-from lsv.testing.fakes.rig import FULL, Rig
+from lsv_testing.fakes import drafts as fake_drafts
+from lsv_testing.fakes import tokens as fake_tokens
+from lsv_testing.fakes.requests import GivenGroup, make_request
+from lsv_testing.fakes.rig import FULL, Rig
 
 GROUPS = {
     "full": FULL,

@@ -12,7 +12,7 @@ from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.spec import RequestSpec
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.requirements import Requirements
-from lsv.testing.fakes.requests import make_spec
+from lsv_testing.fakes.requests import make_spec
 
 FULL = KVGroup(0, "full", (0,), 1)
 CROSS = KVGroup(1, "cross", (1,), 1, cross_len=8)

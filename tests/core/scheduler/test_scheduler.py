@@ -11,9 +11,9 @@ from lsv.request.request import FinishReason, Request, Status
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import Kind
 from lsv.scheduler.policy import Fcfs, Priority
-from lsv.testing.fakes.requests import GivenGroup, make_request
-from lsv.testing.fakes.rig import Rig
-from lsv.testing.fakes.tokens import expected_output
+from lsv_testing.fakes.requests import GivenGroup, make_request
+from lsv_testing.fakes.rig import Rig
+from lsv_testing.fakes.tokens import expected_output
 
 
 def limits(**changes) -> Limits:

@@ -16,12 +16,12 @@ from lsv.scheduler.drafts.drafting import Drafting
 from lsv.scheduler.drafts.step_times import StepTimes
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import StepPlan, StepResult
-from lsv.testing.fakes import drafts as fake_drafts
-from lsv.testing.fakes.requests import make_request
-from lsv.testing.fakes.rig import FULL, Rig
-from lsv.testing.fakes.slot import FakeSlot
-from lsv.testing.fakes.tokens import expected_output
-from lsv.testing.fakes.worker import Draft
+from lsv_testing.fakes import drafts as fake_drafts
+from lsv_testing.fakes.requests import make_request
+from lsv_testing.fakes.rig import FULL, Rig
+from lsv_testing.fakes.slot import FakeSlot
+from lsv_testing.fakes.tokens import expected_output
+from lsv_testing.fakes.worker import Draft
 
 LIMITS = Limits(max_num_seqs=4, max_num_batched_tokens=64, max_model_len=800, drafts=4)
 HYBRID = (FULL[0], *(KVGroup(index, "state", (index,), 0, window=STATE_WINDOW, state_bytes=8) for index in (1, 2)))

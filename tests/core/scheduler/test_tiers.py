@@ -15,11 +15,11 @@ from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason, Request, Status
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import Kind
-from lsv.testing.fakes import tokens as fake_tokens
-from lsv.testing.fakes.requests import GivenGroup, make_request
-from lsv.testing.fakes.rig import FULL, Rig
-from lsv.testing.fakes.tiers import FakeKeeper
-from lsv.testing.fakes.worker import NOT_FINITE
+from lsv_testing.fakes import tokens as fake_tokens
+from lsv_testing.fakes.requests import GivenGroup, make_request
+from lsv_testing.fakes.rig import FULL, Rig
+from lsv_testing.fakes.tiers import FakeKeeper
+from lsv_testing.fakes.worker import NOT_FINITE
 
 WINDOWED = (
     KVGroup(0, "full", (0,), 1),

@@ -17,9 +17,9 @@ import tokenizers
 
 import lsv_demo
 from lsv.errors import BadRequest, CheckpointError, ConfigError
-from lsv.testing.fakes.client import fake_config
-from lsv.testing.fakes.text import letters
 from lsv.text.tokenizer import NoTokenizer, Tokenizer, open_tokenizer
+from lsv_testing.fakes.client import fake_config
+from lsv_testing.fakes.text import letters
 
 DEMO = Path(lsv_demo.__file__).parent / "checkpoint"
 

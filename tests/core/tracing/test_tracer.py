@@ -11,7 +11,7 @@ from lsv.request.outputs import RequestRecord
 from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
-from lsv.testing.fakes.requests import make_spec
+from lsv_testing.fakes.requests import make_spec
 
 pytest.importorskip("opentelemetry.sdk", reason="OpenTelemetry is not installed: pip install -e '.[otel]'")
 

@@ -15,12 +15,12 @@ from lsv.kv.tiers.tiers import Tiers
 from lsv.request.group import RequestGroup
 from lsv.request.params import SamplingParams
 from lsv.scheduler.outcome import OffloadCounts
-from lsv.testing.fakes.client import fake_config
-from lsv.testing.fakes.requests import make_spec
-from lsv.testing.fakes.rig import FULL
-from lsv.testing.fakes.tiers import FakeKeeper
 from lsv.transports.exchange import Exchange, TransferFailed, join_address, split_address
 from lsv.transports.fetches import Fetches
+from lsv_testing.fakes.client import fake_config
+from lsv_testing.fakes.requests import make_spec
+from lsv_testing.fakes.rig import FULL
+from lsv_testing.fakes.tiers import FakeKeeper
 
 PEER = "10.0.0.1:5600"
 GREEDY = SamplingParams(temperature=0.0, max_tokens=4)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lsv.config import EngineConfig, Offload, Part, Transfers
-from lsv.testing.fakes.client import fake_config
 from lsv.transports.making import identify
+from lsv_testing.fakes.client import fake_config
 
 SHARED = Offload(
     transport="files",

@@ -9,10 +9,10 @@ import pytest
 
 from lsv.engine.client import EngineStatus
 from lsv.errors import ConfigError
-from lsv.testing.fakes.client import FakeClient
 from lsv_api.contracts import load_contracts
 from lsv_api.options import ApiOptions
 from lsv_api.prompt_log import PromptLog
+from lsv_testing.fakes.client import FakeClient
 
 ROUTES = [route for declared in load_contracts({}) for route in declared.contract.routes]
 CAPTURE = re.compile(r"<\w+(?::\w+)?>")

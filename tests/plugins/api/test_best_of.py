@@ -12,10 +12,10 @@ from lsv.request.outputs import RequestOutput
 from lsv.request.params import SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
-from lsv.testing.fakes.client import FakeClient
 from lsv.text.prompts import PromptReader
 from lsv_offline.inline_client import InlineClient, StepOutput
 from lsv_offline.llm_engine import LLMEngine
+from lsv_testing.fakes.client import FakeClient
 
 CANDIDATES = {0: "long and likely", 1: "no", 2: "no way"}
 """The first one's tokens are the likeliest, and so many that their sum is below that of the second one's."""

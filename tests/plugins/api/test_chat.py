@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from lsv.testing.fakes.client import EOS, FakeClient
-from lsv.testing.fakes.text import letters
 from lsv.text.request_templates import RequestTemplates
+from lsv_testing.fakes.client import EOS, FakeClient
+from lsv_testing.fakes.text import letters
 
 
 def events(text: str) -> list[Any]:

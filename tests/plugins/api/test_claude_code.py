@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lsv.testing.fakes.client import FakeClient, fake_config
 from lsv_api.messages.signatures import Signer
+from lsv_testing.fakes.client import FakeClient, fake_config
 from suite.messages import SECRET, events, joined
 
 SESSION = Path(__file__).parent / "data" / "claude_code.jsonl"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lsv.testing.fakes.client import FakeClient, fake_config
+from lsv_testing.fakes.client import FakeClient, fake_config
 from suite.openai_models import read_events
 
 SESSION = Path(__file__).parent / "data" / "codex.jsonl"

@@ -10,8 +10,8 @@ import pytest
 
 from lsv.engine.messages import Stats
 from lsv.request.encoded import EncodedText, encoded_ids
-from lsv.testing.fakes.client import BOS, VOCAB, FakeClient, fake_config
 from lsv.text.tokenizer import NoTokenizer
+from lsv_testing.fakes.client import BOS, VOCAB, FakeClient, fake_config
 
 
 @pytest.mark.row("F-100", "F-121")

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from lsv.testing.fakes.client import FakeClient, fake_config
 from lsv_api.http import protocol
 from lsv_api.http.protocol import Protocol, most_connections
+from lsv_testing.fakes.client import FakeClient, fake_config
 from suite.sites import Site, StartSite
 from suite.waiting import until
 

@@ -66,7 +66,7 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         module, manifest = ModuleType("lsv_mine_contract"), ModuleType("mine")
         module.make = make  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "lsv_mine_contract", module)
-        manifest.api = 1  # type: ignore[attr-defined]
+        manifest.api = 2  # type: ignore[attr-defined]
 
         @hookimpl
         def lsv_routes() -> Iterator[ContractOffer]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lsv.testing.fakes.client import FakeClient, FakeTokenizer, fake_config
 from lsv.text.chat_template import ChatTemplates
 from lsv_api.described_tools import DescribedTools, find_described
+from lsv_testing.fakes.client import FakeClient, FakeTokenizer, fake_config
 from suite.sites import StartSite
 
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {}}}}

@@ -10,13 +10,13 @@ import pytest
 from lsv.errors import BadRequest
 from lsv.plugins import load
 from lsv.request.structured import StructuredOutputsParams
-from lsv.testing.fakes.client import FakeClient, fake_config
-from lsv.testing.grammars.walk import BYTES, follows
 from lsv_api import schema_check
 from lsv_api.openai.form_origin import FormOrigin
 from lsv_api.openai.tools import forced_schema
 from lsv_api.schema_check import SchemaCheck
 from lsv_guidance.backend import GuidanceBackend
+from lsv_testing.fakes.client import FakeClient, fake_config
+from lsv_testing.grammars.walk import BYTES, follows
 from suite.sites import Site, StartSite
 
 DAY = {"properties": {"day": {"enum": ["Monday", "Friday"]}}, "required": ["day"], "additionalProperties": False}

@@ -13,7 +13,7 @@ import pytest
 
 from lsv.config import Offload, Transfers
 from lsv.processes.ports import free_port
-from lsv.testing.fakes.client import FakeClient, fake_config
+from lsv_testing.fakes.client import FakeClient, fake_config
 
 NOTHING = {"remote_engine_id": None, "remote_block_ids": None, "remote_host": None, "remote_port": None}
 ASK = {"do_remote_decode": True, "do_remote_prefill": False, **NOTHING}

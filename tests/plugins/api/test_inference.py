@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from lsv.testing.fakes.client import BOS, EOS, FakeClient, fake_config
+from lsv_testing.fakes.client import BOS, EOS, FakeClient, fake_config
 from suite.waiting import until
 
 USER = [{"role": "user", "content": "Hi"}]

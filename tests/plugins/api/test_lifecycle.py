@@ -155,7 +155,7 @@ PROGRAM = textwrap.dedent(
     """
     import asyncio, logging, uvloop
     from lsv.engine.client import EngineStatus, Service
-    from lsv.testing.fakes.client import FakeClient
+    from lsv_testing.fakes.client import FakeClient
     from lsv_api.frontend import serve
 
     async def main():

@@ -15,7 +15,6 @@ import pytest
 
 from lsv.errors import BadRequest, TooLarge
 from lsv.processes.side.turns import NOBODY
-from lsv.testing.fakes.client import FakeClient, fake_config
 from lsv_api.http import bodies, fields, shape
 from lsv_api.http.bodies import decode_body
 from lsv_api.http.shape import check_shape
@@ -24,6 +23,7 @@ from lsv_api.options import _LIMITS, ApiOptions
 from lsv_api.plugin import lsv_settings
 from lsv_api.preparing import LONG, SHORT, PreparingPool
 from lsv_api.records.requests import ChatRequest, CompletionRequest
+from lsv_testing.fakes.client import FakeClient, fake_config
 from suite.sites import Site, StartSite
 from suite.waiting import until
 

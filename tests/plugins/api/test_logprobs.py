@@ -9,8 +9,8 @@ import torch
 
 from lsv.request.outputs import PositionLogprobs, TokenLogprob
 from lsv.text.tokenizer import Tokenizer
-from lsv.worker.logprobs import describe
 from lsv_api.openai.logprobs import LogprobWriter, TextPlace
+from lsv_runtime.worker.logprobs import describe
 
 
 @pytest.fixture(scope="module")

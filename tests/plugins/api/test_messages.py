@@ -14,9 +14,9 @@ from lsv.errors import BadRequest
 from lsv.request.outputs import Chunk
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
-from lsv.testing.fakes.client import FakeClient, fake_config
 from lsv_api import frontend
 from lsv_api.limits import Limits
+from lsv_testing.fakes.client import FakeClient, fake_config
 from suite.messages import CALL, SCHEMA, USER, WEATHER, answer, ask, events, joined, shown, thinker
 
 

@@ -9,7 +9,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from lsv.errors import Overloaded
-from lsv.testing.fakes.client import FakeClient
+from lsv_testing.fakes.client import FakeClient
 from suite.messages import THINKS, USER, WEATHER, ask
 
 anthropic = pytest.importorskip("anthropic", reason="Anthropic's client is not installed: pip install anthropic")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lsv.errors import RequestFailed
-from lsv.testing.fakes.client import BOS, FakeClient
+from lsv_testing.fakes.client import BOS, FakeClient
 from suite.waiting import until
 
 USER = [{"role": "user", "content": "Hi"}]

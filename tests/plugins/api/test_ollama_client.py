@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from lsv.testing.fakes.client import FakeClient
+from lsv_testing.fakes.client import FakeClient
 
 ollama = pytest.importorskip("ollama", reason="needs Ollama's client: pip install ollama")
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from lsv.engine.client import EngineStatus
-from lsv.testing.fakes.client import FakeClient
+from lsv_testing.fakes.client import FakeClient
 
 USER = [{"role": "user", "content": "Hi"}]
 

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from lsv.request.pooling import Pooler
-from lsv.testing.fakes.client import BOS, EOS, FakeClient, fake_config
 from lsv_api.limits import Limits
+from lsv_testing.fakes.client import BOS, EOS, FakeClient, fake_config
 
 EMBEDS = Pooler(task="embed", kind="mean", size=3, prompts={"query": "ask: "})
 CLASSIFIES = Pooler(task="classify", labels=("no", "maybe", "yes"), activation="softmax")

@@ -7,7 +7,7 @@ import pytest
 
 from lsv.plugins.logits_processors import BATCHED
 from lsv.request.repetition import RepetitionDetectionParams
-from lsv.testing.fakes.client import FakeClient, fake_config
+from lsv_testing.fakes.client import FakeClient, fake_config
 
 
 @pytest.mark.parametrize("route", ["chat", "complete"])

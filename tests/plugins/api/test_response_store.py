@@ -14,8 +14,8 @@ import pytest
 from openai.types.responses import ResponseInputMessageItem, ResponseItem
 from openai.types.responses.response_item_list import ResponseItemList
 
-from lsv.testing.fakes.client import FakeClient
 from lsv_api.responding.database import Bounds, Database, Row
+from lsv_testing.fakes.client import FakeClient
 from suite.openai_models import check_response, read_events
 
 PATH = "/v1/responses"

@@ -24,8 +24,8 @@ from lsv.request.params import SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
-from lsv.testing.fakes.client import FakeClient
 from lsv_api.speech.transcription import AT_ONCE
+from lsv_testing.fakes.client import FakeClient
 from suite.sites import Site
 
 PATH = "/v1/audio/transcriptions"

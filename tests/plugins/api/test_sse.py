@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from lsv.engine.client import Service
-from lsv.testing.fakes.client import FakeClient
 from lsv_api.app import create_app
 from lsv_api.http.sse import SLOTS, EventTemplate, event
 from lsv_api.options import ApiOptions
@@ -29,6 +28,7 @@ from lsv_api.records.responses import (
     Usage,
 )
 from lsv_api.server import Server
+from lsv_testing.fakes.client import FakeClient
 
 ENVELOPE = {"id": "chatcmpl-1", "created": 7, "model": 'a "model"\n', "system_fingerprint": "fp"}
 TOP = TopLogprob("\ufffd", -1e-05, [226])

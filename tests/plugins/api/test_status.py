@@ -13,11 +13,11 @@ from sanic.response import text
 from lsv import hookimpl, plugins
 from lsv.engine.client import EngineStatus
 from lsv.offers import load_object
-from lsv.testing.fakes.client import FakeClient, fake_config
 from lsv_api import hookspecs, plugin
 from lsv_api.app import create_app
 from lsv_api.contracts import load_contracts
 from lsv_api.server import Server, announce
+from lsv_testing.fakes.client import FakeClient, fake_config
 
 JSON = {"accept": "application/json"}
 ROUTES = [route for declared in load_contracts({}) for route in declared.contract.routes]
@@ -141,7 +141,7 @@ def test_manifest():
     (offer,) = plugin.lsv_frontends()
     assert (offer.name, offer.default) == ("api", True)
     assert load_object(offer.load).__name__ == "serve"
-    assert plugin.api == 1
+    assert plugin.api == 2
     assert plugin.hookspecs is hookspecs
     assert all(setting.name.startswith("api.") for setting in plugin.lsv_settings())
 
@@ -158,7 +158,7 @@ def test_the_manifest_is_light_and_the_server_needs_no_torch():
 async def test_other_plugins_extend_the_application(start, monkeypatch):
     site = await start(api_keys=("k",))
     third = ModuleType("third")
-    third.api = 1
+    third.api = 2
 
     @hookimpl
     def lsv_api_app_created(app, client):

@@ -14,12 +14,12 @@ from lsv import LLM, SamplingParams
 from lsv.errors import BadRequest
 from lsv.offers import CallForm
 from lsv.request.structured import StructuredOutputsParams
-from lsv.testing.fakes.client import FakeClient
-from lsv.testing.grammars.marked import MarkedBytes, allows
 from lsv_api.call_grammars import JsonCallGrammar, strict_grammar
 from lsv_api.openai.tools import forced_schema
 from lsv_guidance.backend import GuidanceBackend
 from lsv_parsers.plugin import lsv_tool_parsers
+from lsv_testing.fakes.client import FakeClient
+from lsv_testing.grammars.marked import MarkedBytes, allows
 
 POINT = {
     "type": "object",

@@ -9,7 +9,7 @@ import pytest
 from lsv.errors import ConfigError
 from lsv.request.thinking import Thinking
 from lsv.settings.structured import enable_in_reasoning, grammar_backend
-from lsv.testing.fakes.client import FakeClient, FakeTokenizer
+from lsv_testing.fakes.client import FakeClient, FakeTokenizer
 
 FORM = {"response_format": {"type": "json_object"}}
 CLOSED = {"add_generation_prompt": False, "continue_final_message": True}

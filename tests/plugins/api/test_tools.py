@@ -15,10 +15,10 @@ import pytest
 from pydantic import BaseModel
 
 from lsv.errors import ConfigError
-from lsv.testing.fakes.client import FakeClient, FakeTokenizer
 from lsv_api.listening import check
 from lsv_api.options import ApiOptions
 from lsv_api.parsing import check_parsers
+from lsv_testing.fakes.client import FakeClient, FakeTokenizer
 
 USER = [{"role": "user", "content": "Weather?"}]
 WEATHER: dict[str, Any] = {
@@ -430,11 +430,11 @@ async def test_a_parser_in_a_file(start, shout):
     ("name", "code", "why"),
     [
         ("theirs.py", "from vllm.tool_parsers import ToolParserManager", "No module named 'vllm'; it must be a manif"),
-        ("nothing.py", "api = 1", "it offers no parser; it must be a manifest"),
+        ("nothing.py", "api = 2", "it offers no parser; it must be a manifest"),
         ("older.py", "", "the manifest has no api number"),
         (
             "broken.py",
-            "import lsv\napi = 1\n@lsv.hookimpl\ndef lsv_tool_parsers():\n    raise KeyError(5)",
+            "import lsv\napi = 2\n@lsv.hookimpl\ndef lsv_tool_parsers():\n    raise KeyError(5)",
             "KeyError: 5",
         ),
         ("json.py", "", "rename it"),

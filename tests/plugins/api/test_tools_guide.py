@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from lsv.testing.fakes.client import FakeClient
 from lsv_parsers.plugin import lsv_reasoning_parsers, lsv_tool_parsers
+from lsv_testing.fakes.client import FakeClient
 
 TEXT = (Path(__file__).parents[3] / "docs" / "tools.md").read_text(encoding="utf-8")
 CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Bern"}}</tool_call>'

@@ -8,7 +8,7 @@ import pytest
 from openai import OpenAI, pydantic_function_tool
 from pydantic import BaseModel
 
-from lsv.testing.fakes.client import FakeClient
+from lsv_testing.fakes.client import FakeClient
 
 CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Bern"}}</tool_call>'
 

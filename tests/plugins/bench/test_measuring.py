@@ -14,12 +14,12 @@ from lsv import LLM
 from lsv.engine.engine import Engine
 from lsv.errors import Unavailable
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.fakes.engine import FakeExecutor, engine_config
-from lsv.testing.fakes.text import letters
 from lsv_bench.datasets import Conversation, Sample, random_samples
 from lsv_bench.load import Target, run_load
 from lsv_bench.offline import measure_latency, measure_throughput, run_batch
 from lsv_bench.server import OwnServer
+from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.text import letters
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 USAGE = {

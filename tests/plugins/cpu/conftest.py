@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from lsv.devices.device import Device
 from lsv.processes.building import BuildCache, find_compilers
 from lsv_cpu import native
 from lsv_cpu.machine import Machine
 from lsv_cpu.platform import CpuPlatform
+from lsv_runtime.devices.device import Device
 
 BETWEEN = {*Machine().instruction_sets()[1:], "amx_emulated"}
 """Kernels that take a build of their own beside the newest ones of this machine and those of any machine."""

@@ -12,22 +12,22 @@ import pytest
 import torch
 
 from lsv import LLM, LoRARequest, SamplingParams
-from lsv.adapters import store
-from lsv.adapters.checkpoint import read_adapter
 from lsv.adapters.peft import digest
-from lsv.adapters.slots import AdapterSlots
 from lsv.errors import BadRequest, CheckpointError, ConfigError, NotYet
-from lsv.nn.model import ActiveAdapters
-from lsv.nn.moe import MoE
 from lsv.request.structured import StructuredOutputsParams
-from lsv.testing.adapters import linear_layers, merge, write_adapter
-from lsv.testing.tiny import tiny
-from lsv.weights.quantizer import LinearLayer
-from lsv.worker.load.saved import save_sharded_state
-from lsv.worker.transfer import send_adapters
 from lsv_cpu import native
 from lsv_cpu.adapters import NativeAdapters
 from lsv_models.llama import LlamaLayer
+from lsv_runtime.adapters import store
+from lsv_runtime.adapters.checkpoint import read_adapter
+from lsv_runtime.adapters.slots import AdapterSlots
+from lsv_runtime.nn.model import ActiveAdapters
+from lsv_runtime.nn.moe import MoE
+from lsv_runtime.weights.quantizer import LinearLayer
+from lsv_runtime.worker.load.saved import save_sharded_state
+from lsv_runtime.worker.transfer import send_adapters
+from lsv_testing.adapters import linear_layers, merge, write_adapter
+from lsv_testing.tiny import tiny
 
 NUMBERS = [0, 1, 2, 0, 1, 1, 3, 2, *[1] * 40]
 DORA = (2, 3, 7)

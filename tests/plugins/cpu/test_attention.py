@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
-from lsv.devices.device import Device
 from lsv.kv.spec import KVGroup
-from lsv.testing.attention import AttentionCase, attention_cases, check_attention, check_row_invariance, cover_values
 from lsv_cpu import native, plugin
 from lsv_cpu.attention import CpuAttention
 from lsv_cpu.machine import Machine
+from lsv_runtime.attention import AttentionLayer, BatchLayout, CacheSpec
+from lsv_runtime.devices.device import Device
+from lsv_testing.attention import AttentionCase, attention_cases, check_attention, check_row_invariance, cover_values
 
 DTYPES = ("bfloat16", "float32", "float16")
 (OFFER,) = plugin.lsv_attention()

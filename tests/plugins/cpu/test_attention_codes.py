@@ -13,25 +13,25 @@ import torch
 
 import lsv_models.plugin
 from lsv import LLM, SamplingParams
-from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
 from lsv.capabilities import Capabilities
-from lsv.devices.device import Device
 from lsv.errors import CheckpointError, ConfigError
 from lsv.kv.spec import KVGroup
 from lsv.resolve import Choices, _choose_kv_dtype
-from lsv.testing.catalog import catalog_of
-from lsv.testing.model import SCHEDULES, Sequences, engine_config, run_schedule
-from lsv.testing.tensors import TensorsSource
-from lsv.testing.tiny import tiny
-from lsv.weights.kv_scales import WithFile, read_file, with_scales
-from lsv.worker.load.bound import bind_ops
-from lsv.worker.load.declared import declare
-from lsv.worker.load.loaded import fill, open_source
 from lsv_cpu import native, plugin
 from lsv_cpu.attention import CpuAttention
 from lsv_cpu.cache import KVCache
 from lsv_cpu.codes import decode
 from lsv_cpu.platform import CpuPlatform
+from lsv_runtime.attention import AttentionLayer, BatchLayout, CacheSpec
+from lsv_runtime.devices.device import Device
+from lsv_runtime.weights.kv_scales import WithFile, read_file, with_scales
+from lsv_runtime.worker.load.bound import bind_ops
+from lsv_runtime.worker.load.declared import declare
+from lsv_runtime.worker.load.loaded import fill, open_source
+from lsv_testing.catalog import catalog_of
+from lsv_testing.model import SCHEDULES, Sequences, engine_config, run_schedule
+from lsv_testing.tensors import TensorsSource
+from lsv_testing.tiny import tiny
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.int8], ids=str)
 NAMES = pytest.mark.parametrize("name", ["fp8", "fp8_e5m2", "int8"])

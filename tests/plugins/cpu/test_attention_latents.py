@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, token_bytes
-from lsv.devices.device import Device
 from lsv.kv.spec import KVGroup
 from lsv_cpu import native
 from lsv_cpu.attention import CpuAttention
+from lsv_runtime.attention import AttentionLayer, BatchLayout, CacheSpec, token_bytes
+from lsv_runtime.devices.device import Device
 
 BLOCK = 16
 LENGTHS = (700, 1, 33)

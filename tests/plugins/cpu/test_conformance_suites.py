@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.attention import AttentionLayer
 from lsv.capabilities import Capabilities
-from lsv.devices.device import Budget, Device, Memory
 from lsv.offers import PlatformOffer
 from lsv.platform import Platform, find_misfits
-from lsv.testing.attention import AttentionCase, check_attention, check_row_invariance, cover_pairs
-from lsv.testing.platform import check_capabilities, check_device, check_light, check_platform
 from lsv_cpu import native
 from lsv_cpu.attention import CpuAttention
 from lsv_cpu.platform import CpuDevice, CpuPlatform
 from lsv_cpu.plugin import probe
+from lsv_runtime.attention import AttentionLayer
+from lsv_runtime.devices.device import Budget, Device, Memory
+from lsv_testing.attention import AttentionCase, check_attention, check_row_invariance, cover_pairs
+from lsv_testing.platform import check_capabilities, check_device, check_light, check_platform
 
 Change = Callable[[AttentionLayer], AttentionLayer]
 

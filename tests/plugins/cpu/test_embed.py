@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.devices.device import Device
-from lsv.nn.embed import Embed, Head
 from lsv.offers import KernelOffer, load_object
-from lsv.ops import Kernel, bind
-from lsv.testing.ops import check_kernel
-from lsv.testing.tensors import TensorsSource, place
-from lsv.weights.codebook import Codebook, CodedLinear, to_nibbles
-from lsv.weights.fill import Filler
-from lsv.weights.place import Declaration, Shard, Weights
-from lsv.weights.quantizer import Linear, LinearLayer, Unquantised
 from lsv_cpu import native, plugin
 from lsv_cpu.linear import PanelLinear
 from lsv_quant.online import int4, int8, online_coded
+from lsv_runtime.devices.device import Device
+from lsv_runtime.nn.embed import Embed, Head
+from lsv_runtime.ops import Kernel, bind
+from lsv_runtime.weights.codebook import Codebook, CodedLinear, to_nibbles
+from lsv_runtime.weights.fill import Filler
+from lsv_runtime.weights.place import Declaration, Shard, Weights
+from lsv_runtime.weights.quantizer import Linear, LinearLayer, Unquantised
+from lsv_testing.ops import check_kernel
+from lsv_testing.tensors import TensorsSource, place
 
 VOCABULARY, SIZE = 77, 40
 OFFERS = {offer.op: offer for offer in plugin.lsv_kernels()}

@@ -10,22 +10,22 @@ import pytest
 import torch
 from torch import nn
 
-from lsv.devices.device import Device
-from lsv.nn.moe import MoE
 from lsv.offers import load_object
-from lsv.ops import bind
-from lsv.testing.ops import check_rows
-from lsv.testing.tensors import TensorsSource, fill_module, place
-from lsv.weights.checkpoint import DummySource
-from lsv.weights.fill import Filler
-from lsv.weights.place import TensorSlot
-from lsv.weights.quantizer import Linear, LinearLayer, PerLayer, Quantizer, Unquantised
-from lsv.worker.experts.balancer import held_tensors
 from lsv_cpu import native, plugin
 from lsv_cpu.machine import Machine
 from lsv_quant import fp8
 from lsv_quant.online import int4, int8, online_coded
 from lsv_quant.online.online import Online
+from lsv_runtime.devices.device import Device
+from lsv_runtime.nn.moe import MoE
+from lsv_runtime.ops import bind
+from lsv_runtime.weights.checkpoint import DummySource
+from lsv_runtime.weights.fill import Filler
+from lsv_runtime.weights.place import TensorSlot
+from lsv_runtime.weights.quantizer import Linear, LinearLayer, PerLayer, Quantizer, Unquantised
+from lsv_runtime.worker.experts.balancer import held_tensors
+from lsv_testing.ops import check_rows
+from lsv_testing.tensors import TensorsSource, fill_module, place
 
 QUANTIZERS = {
     "plain": lambda config: Unquantised(),

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from lsv.weights.codebook import Codebook, CodedLinear, to_nibbles
-from lsv.weights.quantizer import LinearLayer
 from lsv_cpu import native
 from lsv_cpu.linear import PanelLinear
 from lsv_cpu.machine import Machine
+from lsv_runtime.weights.codebook import Codebook, CodedLinear, to_nibbles
+from lsv_runtime.weights.quantizer import LinearLayer
 
 NO_GATE, SILU = 0, 1
 NIBBLES = tuple((torch.arange(-8, 8) * 0.375).tolist())

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from lsv.weights.codebook import Codebook, to_nibbles
-from lsv.weights.quantizer import LinearLayer
-from lsv.weights.static_coded import StaticCodedLinear
 from lsv_cpu import native
 from lsv_cpu.linear import PanelLinear
 from lsv_cpu.machine import Machine
+from lsv_runtime.weights.codebook import Codebook, to_nibbles
+from lsv_runtime.weights.quantizer import LinearLayer
+from lsv_runtime.weights.static_coded import StaticCodedLinear
 
 NIBBLES = tuple(float(n) for n in range(-8, 8))
 FP8 = tuple(torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().tolist())

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.devices.device import Device
-from lsv.nn.linear import Column
-from lsv.nn.mlp import GatedActivation, GatedMLP
-from lsv.nn.norm import RMSNorm
-from lsv.nn.rope import Rope, RopeConfig
 from lsv.offers import KernelOffer, OpSpec
-from lsv.testing.ops import check_kernel
 from lsv_cpu import plugin
 from lsv_cpu.kernels import RmsNorm
+from lsv_runtime.devices.device import Device
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.mlp import GatedActivation, GatedMLP
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.rope import Rope, RopeConfig
+from lsv_testing.ops import check_kernel
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 DTYPES = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)

@@ -10,15 +10,15 @@ import torch
 from torch import nn
 
 import lsv_models.plugin
-from lsv.devices.device import Device
-from lsv.nn.moe import MoE, Router
-from lsv.testing.catalog import catalog_of
-from lsv.testing.dense_attention import DenseAttention
-from lsv.testing.model import SCHEDULES, Sequences, check_kernels, engine_config, load, load_bound, run_schedule
-from lsv.testing.tiny import tiny
-from lsv.worker.load.declared import Declared
 from lsv_cpu import plugin
 from lsv_cpu.attention import CpuAttention
+from lsv_runtime.attention.dense import DenseAttention
+from lsv_runtime.devices.device import Device
+from lsv_runtime.nn.moe import MoE, Router
+from lsv_runtime.worker.load.declared import Declared
+from lsv_testing.catalog import catalog_of
+from lsv_testing.model import SCHEDULES, Sequences, check_kernels, engine_config, load, load_bound, run_schedule
+from lsv_testing.tiny import tiny
 
 FAMILIES = pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"])
 TOLERANCE = {"float32": 2e-5, "bfloat16": 6e-2, "float16": 8e-3}

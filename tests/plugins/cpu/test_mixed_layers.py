@@ -12,20 +12,20 @@ import pytest
 import torch
 
 import lsv_models.plugin
-from lsv.devices.device import Device
 from lsv.offers import QuantizerOffer
-from lsv.testing.catalog import catalog_of
-from lsv.testing.model import SCHEDULES, Sequences, engine_config, run_schedule
-from lsv.testing.tiny import tiny
-from lsv.weights.quantizer import WEIGHT, Linear, LinearLayer, Quantizer, StoredTensor, Unquantised
-from lsv.worker.load.bound import bind_ops
-from lsv.worker.load.declared import Declared, declare
-from lsv.worker.load.loaded import fill, open_source
 from lsv_cpu import plugin
 from lsv_cpu.attention import CpuAttention
 from lsv_quant.online import int8, online_coded
 from lsv_quant.online.online import Online
 from lsv_quant.online.online_coded import OnlineCoded
+from lsv_runtime.devices.device import Device
+from lsv_runtime.weights.quantizer import WEIGHT, Linear, LinearLayer, Quantizer, StoredTensor, Unquantised
+from lsv_runtime.worker.load.bound import bind_ops
+from lsv_runtime.worker.load.declared import Declared, declare
+from lsv_runtime.worker.load.loaded import fill, open_source
+from lsv_testing.catalog import catalog_of
+from lsv_testing.model import SCHEDULES, Sequences, engine_config, run_schedule
+from lsv_testing.tiny import tiny
 
 
 class Ordered(OnlineCoded):

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from lsv.config import OptionValue
-from lsv.devices.device import Memory
 from lsv.errors import ConfigError
 from lsv.offers import PlatformOffer
-from lsv.testing.platform import check_platform
 from lsv_cpu import native, plugin
 from lsv_cpu.cores import Share
 from lsv_cpu.machine import Machine
 from lsv_cpu.platform import CpuDevice, CpuPlatform
+from lsv_runtime.devices.device import Memory
+from lsv_testing.platform import check_platform
 
 GIB = 1 << 30
 

@@ -10,7 +10,7 @@ import pytest
 
 from lsv import LLM, SamplingParams
 from lsv.errors import BadRequest, RequestFailed
-from lsv.testing.tiny import tiny
+from lsv_testing.tiny import tiny
 
 PROMPT = [{"prompt_token_ids": list(range(20))}]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.devices.device import Device
-from lsv.nn.linear import Column
-from lsv.nn.mlp import GatedMLP
 from lsv.offers import load_object
-from lsv.ops import bind
-from lsv.testing.ops import check_rows
-from lsv.testing.tensors import fill_module, place
-from lsv.weights.checkpoint import DummySource
-from lsv.weights.fill import Filler
 from lsv_cpu import plugin
 from lsv_cpu.kernels import RoundInt4, RoundInt8
 from lsv_quant.online import int4, int8, online_coded
 from lsv_quant.online.online import Online
+from lsv_runtime.devices.device import Device
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.mlp import GatedMLP
+from lsv_runtime.ops import bind
+from lsv_runtime.weights.checkpoint import DummySource
+from lsv_runtime.weights.fill import Filler
+from lsv_testing.ops import check_rows
+from lsv_testing.tensors import fill_module, place
 
 WHOLE_ROWS = Online("int8", int8.Int8Linear)
 ROUNDED = {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lsv import LLM, SamplingParams
-from lsv.testing.tiny import tiny
+from lsv_testing.tiny import tiny
 
 SHAPES: dict[str, dict[str, Any]] = {
     "llama": {"attention_bias": True, "mlp_bias": True},  # biases are added to sums, once

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from lsv.devices.device import Device
-from lsv.nn import sample_ops
-from lsv.nn.sampling import CHOICE, EDIT, NO_TOKEN_LEFT, NOT_FINITE, WHOLE, Choices, Edits, Kind, Sampling, told
 from lsv.offers import load_object
-from lsv.ops import bind
 from lsv_cpu import plugin
 from lsv_cpu.sampling import NativeChoose, NativeDescribe
 from lsv_cpu.team import set_team
+from lsv_runtime.devices.device import Device
+from lsv_runtime.nn import sample_ops
+from lsv_runtime.nn.sampling import CHOICE, EDIT, NO_TOKEN_LEFT, NOT_FINITE, WHOLE, Choices, Edits, Kind, Sampling, told
+from lsv_runtime.ops import bind
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 VOCABULARIES = (1, 5, 17, 1024, 3000, 20_011)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lsv.devices.device import Device
-from lsv.nn.sampling import CHOICE, EDIT, Sampling
 from lsv_cpu import sampling
+from lsv_runtime.devices.device import Device
+from lsv_runtime.nn.sampling import CHOICE, EDIT, Sampling
 
 SAMPLING = Sampling()
 
@@ -36,7 +36,7 @@ def test_a_record_of_another_form_is_caught(
 ) -> None:
     monkeypatch.setattr(sampling, "CHOICE", changed(change))
     with pytest.raises(
-        AssertionError, match=r"struct Choice of native/sampling/sample.cpp is not CHOICE of lsv/nn/sampling.py"
+        AssertionError, match=r"struct Choice of native/sampling/sample.cpp is not CHOICE of lsv_runtime/nn/sampling.py"
     ):
         sampling.NativeChoose(SAMPLING.choose, SAMPLING.choose.spec())
 

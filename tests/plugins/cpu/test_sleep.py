@@ -15,9 +15,9 @@ import torch
 
 from lsv import LLM, LoRARequest, SamplingParams
 from lsv.errors import BadRequest, CheckpointError, Unavailable
-from lsv.testing.adapters import linear_layers, write_adapter
-from lsv.testing.tiny import tiny
-from lsv.worker.load.resident import ResidentModel
+from lsv_runtime.worker.load.resident import ResidentModel
+from lsv_testing.adapters import linear_layers, write_adapter
+from lsv_testing.tiny import tiny
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 PROMPTS = [[(7 * n + place) % 250 for place in range(20 + 9 * n)] for n in range(4)]

@@ -11,22 +11,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from lsv.devices.device import Device
-from lsv.drafts.speculator import Speculator
-from lsv.nn.sampling import NOT_FINITE, Choices, Sampling
 from lsv.request.params import SamplingParams
 from lsv.resolve.locate import read_config
-from lsv.testing.catalog import catalog_of
-from lsv.testing.fakes.engine import engine_config
-from lsv.testing.fakes.speculator import write_speculator
-from lsv.weights.checkpoint import SafetensorsSource
-from lsv.worker.choices import join_choices, make_choice
-from lsv.worker.edits import NO_EDITS
-from lsv.worker.load.bound import bind_filled
 from lsv_cpu import plugin
 from lsv_cpu.speculator import NativeSpeculator
 from lsv_cpu.team import set_team
 from lsv_drafters.speculator import SpeculatorHeads
+from lsv_runtime.devices.device import Device
+from lsv_runtime.drafts.speculator import Speculator
+from lsv_runtime.nn.sampling import NOT_FINITE, Choices, Sampling
+from lsv_runtime.weights.checkpoint import SafetensorsSource
+from lsv_runtime.worker.choices import join_choices, make_choice
+from lsv_runtime.worker.edits import NO_EDITS
+from lsv_runtime.worker.load.bound import bind_filled
+from lsv_testing.catalog import catalog_of
+from lsv_testing.fakes.engine import engine_config
+from lsv_testing.fakes.speculator import write_speculator
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 FORMS = pytest.mark.parametrize(("tied", "normed"), [(True, False), (False, True)])

@@ -12,10 +12,10 @@ import lsv_models.plugin
 from lsv.config import EngineConfig
 from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Begin, Grown, Kind, Rows, StepPlan
-from lsv.testing.catalog import catalog_of
-from lsv.testing.tiny import tiny
-from lsv.worker.worker import Worker
 from lsv_cpu import native, plugin
+from lsv_runtime.worker.worker import Worker
+from lsv_testing.catalog import catalog_of
+from lsv_testing.tiny import tiny
 
 PROMPT = tuple(range(40, 110))
 TOKENS = 12

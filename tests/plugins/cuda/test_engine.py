@@ -15,16 +15,16 @@ import pytest
 import torch
 
 from lsv import LLM, SamplingParams
-from lsv.attention.plan import PagedPlan
-from lsv.nn.embed import Head
 from lsv.scheduler.plan import Kind, StepPlan
-from lsv.testing.emulation import FakeCapturing, FakeGraph
-from lsv.testing.placement.device import placement
-from lsv.testing.recording import without_waiting
-from lsv.testing.tiny import tiny
-from lsv.worker.runner import ModelRunner
-from lsv.worker.worker import Worker
 from lsv_cuda.emulation import FakeCuda
+from lsv_runtime.attention.plan import PagedPlan
+from lsv_runtime.emulation.fakes import FakeCapturing, FakeGraph
+from lsv_runtime.emulation.placement.device import placement
+from lsv_runtime.emulation.recording import without_waiting
+from lsv_runtime.nn.embed import Head
+from lsv_runtime.worker.runner import ModelRunner
+from lsv_runtime.worker.worker import Worker
+from lsv_testing.tiny import tiny
 from lsv_triton.attention.torch_backend import TorchAttention
 
 LENGTHS = (1, 15, 16, 17, 33)
@@ -312,7 +312,7 @@ class Heavy(FakeGraph):
 def test_what_graphs_take_is_kept_out_of_the_plan(
     checkpoint: Path, fakes: list[FakeCuda], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "lsv.worker.load.graphs")
+    caplog.set_level(logging.INFO, "lsv_runtime.worker.load.graphs")
     monkeypatch.setattr(FakeCuda, "max_memory_allocated", lambda fake, index: MIB)  # a device that measures
     common = {"max_model_len": 64, "max_num_seqs": 5, "dtype": "float32", "platform": "cuda", "emulate": True}
     fits = {}

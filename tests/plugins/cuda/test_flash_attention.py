@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
-from lsv.devices.device import Device
 from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup
-from lsv.testing.attention import AttentionCase, attention_cases, check_attention, cover_values
-from lsv.testing.vendors.checks import BadCall
 from lsv_cpu.platform import CpuPlatform
 from lsv_cuda import libraries
 from lsv_cuda.emulation import EmulatedCudaPlatform, EmulatedRocmPlatform
 from lsv_cuda.fakes.flash_attn import FakeFlashAttn2, FakeFlashAttn3
 from lsv_cuda.flash_attn.attention import FlashAttention2, FlashAttention3
+from lsv_runtime.attention import AttentionLayer, BatchLayout, CacheSpec
+from lsv_runtime.devices.device import Device
+from lsv_runtime.emulation.vendors.checks import BadCall
+from lsv_testing.attention import AttentionCase, attention_cases, check_attention, cover_values
 
 LAYER = AttentionLayer(index=0, heads=4, kv_heads=2, head_dim=64, scale=0.125)
 GROUP = KVGroup(0, "full", (0,), 512)

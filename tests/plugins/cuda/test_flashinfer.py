@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 import torch
 
-from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
-from lsv.devices.device import Device
 from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup
-from lsv.testing.attention import AttentionCase, attention_cases, check_attention
-from lsv.testing.emulation import FakeCapturing
-from lsv.testing.placement.device import placement
-from lsv.testing.vendors.checks import BadCall
 from lsv_cpu.platform import CpuPlatform
 from lsv_cuda import libraries
 from lsv_cuda.emulation import EmulatedCudaPlatform
 from lsv_cuda.fakes.flashinfer import FakeFlashInfer
 from lsv_cuda.flashinfer.attention import FlashInferAttention
 from lsv_cuda.flashinfer.lengths import find_lengths
+from lsv_runtime.attention import AttentionLayer, BatchLayout, CacheSpec
+from lsv_runtime.devices.device import Device
+from lsv_runtime.emulation.fakes import FakeCapturing
+from lsv_runtime.emulation.placement.device import placement
+from lsv_runtime.emulation.vendors.checks import BadCall
+from lsv_testing.attention import AttentionCase, attention_cases, check_attention
 
 LAYER = AttentionLayer(index=0, heads=4, kv_heads=2, head_dim=64, scale=0.125)
 GROUP = KVGroup(0, "full", (0,), 512)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lsv import LLM, SamplingParams
-from lsv.testing.tiny import tiny
+from lsv_testing.tiny import tiny
 
 pytestmark = pytest.mark.skipif(
     os.environ["TRITON_INTERPRET"] != "1", reason="kernels are compiled for a GPU in this process"

@@ -20,14 +20,14 @@ from lsv.resolve import resolve
 from lsv.settings import Declared, gather
 from lsv.settings.flags import parse
 from lsv.settings.options import for_scope
-from lsv.testing.emulation import FakeGraph
-from lsv.testing.tiny import tiny
-from lsv.testing.vendors.signatures import Package, signature
-from lsv.worker.load.survey import bound_ops
 from lsv_cuda import libraries
 from lsv_cuda.fakes import flash_attn, flashinfer
 from lsv_cuda.machine import describe
 from lsv_cuda.platform import CudaPlatform
+from lsv_runtime.emulation.fakes import FakeGraph
+from lsv_runtime.emulation.vendors.signatures import Package, signature
+from lsv_runtime.worker.load.survey import bound_ops
+from lsv_testing.tiny import tiny
 
 EVERYTHING = {
     "flashinfer-python": "0.6.18", "flashinfer-jit-cache": "0.6.18", "flash-attn": "2.8.4", "flash-attn-3": "3.0.0"

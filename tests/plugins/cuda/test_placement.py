@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from lsv.devices.device import Device
-from lsv.testing.attention import AttentionCase, check_attention
-from lsv.testing.placement.device import placement
 from lsv_cuda.emulation import EmulatedCudaPlatform
+from lsv_runtime.devices.device import Device
+from lsv_runtime.emulation.placement.device import placement
+from lsv_testing.attention import AttentionCase, check_attention
 from lsv_triton.attention.torch_backend import TorchAttention
 
 CASE = AttentionCase("float32", 64, 2, 16, "plain")

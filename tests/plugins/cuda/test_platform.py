@@ -16,19 +16,19 @@ import torch
 
 from lsv import LLM
 from lsv.capabilities import DeviceInfo
-from lsv.devices.device import Memory
-from lsv.devices.shapes import BatchLimits, Shape
 from lsv.errors import ConfigError
 from lsv.offers import PlatformOffer
 from lsv.settings import Declared, gather, neutral
-from lsv.testing.emulation import UnknownCall
-from lsv.testing.platform import check_platform
 from lsv_cuda import emulation, plugin
 from lsv_cuda.device import CudaDevice, nccl
 from lsv_cuda.emulation import EmulatedCudaPlatform, EmulatedRocmPlatform, FakeCuda
 from lsv_cuda.machine import describe
 from lsv_cuda.platform import CudaPlatform, RocmPlatform
 from lsv_cuda.vendor import Vendor
+from lsv_runtime.devices.device import Memory
+from lsv_runtime.devices.shapes import BatchLimits, Shape
+from lsv_runtime.emulation.fakes import UnknownCall
+from lsv_testing.platform import check_platform
 
 LIMITS = BatchLimits(max_rows=64, max_tokens=256, max_blocks=8)
 GIB = 1 << 30

@@ -10,11 +10,11 @@ import torch
 from lsv import LLM, SamplingParams
 from lsv.config import Profiling
 from lsv.errors import BadRequest, ConfigError
-from lsv.testing.placement.device import placement
-from lsv.testing.tiny import tiny
-from lsv.worker.load.parked import ParkedWeights
-from lsv.worker.profiling.profiler import Profiler
 from lsv_cuda.emulation import EmulatedCudaPlatform
+from lsv_runtime.emulation.placement.device import placement
+from lsv_runtime.worker.load.parked import ParkedWeights
+from lsv_runtime.worker.profiling.profiler import Profiler
+from lsv_testing.tiny import tiny
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 PROMPTS = [{"prompt_token_ids": list(range(40, 40 + length))} for length in (1, 17, 33)]

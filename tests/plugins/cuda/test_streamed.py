@@ -14,18 +14,18 @@ import torch
 from torch import nn
 
 from lsv import LLM, SamplingParams
-from lsv.devices.fetching import StreamFetcher
 from lsv.errors import ConfigError
-from lsv.nn.decoder import Decoder, DecoderLayer
 from lsv.request.adapter import LoRARequest
-from lsv.testing.adapters import linear_layers, write_adapter
-from lsv.testing.emulation import FakeCapturing
-from lsv.testing.placement.device import placement
-from lsv.testing.tiny import tiny
-from lsv.worker.load import hosted as hosted_layers
-from lsv.worker.load.hosted import HostedLayer, OwnWeights, PinnedMemory
-from lsv.worker.load.streamed import StreamedLayers, choose, own_weights, saved, spread
-from lsv.worker.runner import ModelRunner
+from lsv_runtime.devices.fetching import StreamFetcher
+from lsv_runtime.emulation.fakes import FakeCapturing
+from lsv_runtime.emulation.placement.device import placement
+from lsv_runtime.nn.decoder import Decoder, DecoderLayer
+from lsv_runtime.worker.load import hosted as hosted_layers
+from lsv_runtime.worker.load.hosted import HostedLayer, OwnWeights, PinnedMemory
+from lsv_runtime.worker.load.streamed import StreamedLayers, choose, own_weights, saved, spread
+from lsv_runtime.worker.runner import ModelRunner
+from lsv_testing.adapters import linear_layers, write_adapter
+from lsv_testing.tiny import tiny
 
 PLACED = pytest.mark.skipif(placement() is None, reason="the emulated device can't be compiled here")
 LAYERS, GIB = 5, 1 << 30

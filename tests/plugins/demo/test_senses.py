@@ -19,13 +19,13 @@ from lsv.media.placement import place
 from lsv.media.processor import Audio, Image, Video
 from lsv.request.media import Modality
 from lsv.resolve.locate import read_config
-from lsv.testing.catalog import catalog_of
-from lsv.testing.model import engine_config
-from lsv.testing.shown import check_shown
 from lsv_demo import CHECKPOINT
 from lsv_demo import plugin as demo
 from lsv_demo.processor import DemoPlacement, DemoProcessor
 from lsv_demo.senses.inputs import GREY, RATE, SIDE, cut
+from lsv_testing.catalog import catalog_of
+from lsv_testing.model import engine_config
+from lsv_testing.shown import check_shown
 
 
 def pixels_like(picture: Image, colour: str) -> int:

@@ -19,16 +19,16 @@ from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.cli import main
 from lsv.cli.context import CommandContext, choose_plugins
 from lsv.config import OptionValue
-from lsv.devices.device import Budget, Device, Memory
 from lsv.errors import ConfigError, LsvError
 from lsv.offers import PlatformOffer
 from lsv.platform import Platform
 from lsv.settings import is_secret
-from lsv.testing.plugins import plugins_of
 from lsv_doctor import findings, measure
 from lsv_doctor.evaluate import COLUMNS, Row, evaluate, write_csv
 from lsv_doctor.ranks import measure_collectives
 from lsv_doctor.secrets import Cleaner, hide
+from lsv_runtime.devices.device import Budget, Device, Memory
+from lsv_testing.plugins import plugins_of
 
 MIB = 1 << 20
 
@@ -134,7 +134,7 @@ def test_a_transformers_that_is_newer_than_the_models_table_is_a_warning_and_no_
 
 def toy_plugins(*offers: PlatformOffer) -> Any:
     module = ModuleType("toys")
-    module.api = 1  # type: ignore[attr-defined]
+    module.api = 2  # type: ignore[attr-defined]
     module.lsv_platforms = hookimpl(lambda: offers)  # type: ignore[attr-defined]
     return plugins_of(toys=module)
 

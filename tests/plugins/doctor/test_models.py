@@ -15,7 +15,6 @@ import torch
 import lsv_models.plugin
 from lsv.cli import main
 from lsv.errors import ConfigError
-from lsv.testing.catalog import catalog_of
 from lsv_doctor.models import release, runs
 from lsv_doctor.models.check import check
 from lsv_doctor.models.classes import Class, choose, read_classes, write_classes
@@ -26,6 +25,7 @@ from lsv_doctor.models.release import read_release
 from lsv_doctor.models.results import append, read_results
 from lsv_doctor.models.served import list_served, share
 from lsv_doctor.models.tiny import tiny_config
+from lsv_testing.catalog import catalog_of
 
 SAMPLE = 3
 

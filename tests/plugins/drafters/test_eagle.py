@@ -14,10 +14,10 @@ from torch import Tensor
 
 from lsv import LLM, SamplingParams
 from lsv.errors import CheckpointError, ConfigError
-from lsv.testing.fakes.counting import counting_model
-from lsv.testing.fakes.eagle import DIM, HEADS, KV_HEADS, eagle3_tensors, write, write_counting_eagle, write_eagle
-from lsv.testing.fakes.eagle import write_eagle3 as eagle3
-from lsv.testing.tiny import tiny
+from lsv_testing.fakes.counting import counting_model
+from lsv_testing.fakes.eagle import DIM, HEADS, KV_HEADS, eagle3_tensors, write, write_counting_eagle, write_eagle
+from lsv_testing.fakes.eagle import write_eagle3 as eagle3
+from lsv_testing.tiny import tiny
 
 PLAIN: dict[str, Any] = {"dtype": "float32", "max_model_len": 160, "max_num_seqs": 4, "skip_tokenizer_init": True}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, detokenize=False)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lsv import LLM, SamplingParams
 from lsv.errors import ConfigError
-from lsv.testing.tiny import tiny
+from lsv_testing.tiny import tiny
 
 PLAIN: dict[str, Any] = {"dtype": "float32", "max_model_len": 128, "max_num_seqs": 4, "skip_tokenizer_init": True}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=10, ignore_eos=True, detokenize=False)

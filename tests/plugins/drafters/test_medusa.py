@@ -14,11 +14,11 @@ from torch import Tensor
 from lsv import LLM, SamplingParams
 from lsv.errors import CheckpointError, ConfigError
 from lsv.resolve.locate import read_config
-from lsv.testing.fakes.counting import counting_model
-from lsv.testing.fakes.medusa import medusa_tensors, write, write_counting_medusa, write_medusa
-from lsv.testing.tiny import tiny
 from lsv_drafters.checkpoint import open_heads
 from lsv_drafters.medusa import MedusaHeads
+from lsv_testing.fakes.counting import counting_model
+from lsv_testing.fakes.medusa import medusa_tensors, write, write_counting_medusa, write_medusa
+from lsv_testing.tiny import tiny
 
 PLAIN: dict[str, Any] = {"dtype": "float32", "max_model_len": 96, "max_num_seqs": 4, "skip_tokenizer_init": True}
 STATES = torch.randn(2, 64, generator=torch.Generator().manual_seed(1))

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from lsv import LLM, SamplingParams
-from lsv.devices.shapes import BatchLimits
 from lsv.errors import ConfigError
-from lsv.testing.tiny import tiny
 from lsv_drafters.model.kept import Kept, Pool
 from lsv_drafters.model.room import Room
+from lsv_runtime.devices.shapes import BatchLimits
+from lsv_testing.tiny import tiny
 
 PLAIN: dict[str, Any] = {"dtype": "float32", "max_model_len": 96, "max_num_seqs": 4, "skip_tokenizer_init": True}
 

@@ -15,22 +15,22 @@ import torch
 from torch import Tensor
 
 from lsv import LLM, SamplingParams
-from lsv.drafts.speculator import Speculator
 from lsv.errors import CheckpointError, ConfigError
-from lsv.nn.sampling import Choices
 from lsv.offers import KernelOffer, OpSpec
-from lsv.ops import Kernel
 from lsv.resolve.locate import read_config
-from lsv.testing.catalog import catalog_of
-from lsv.testing.fakes.engine import engine_config
-from lsv.testing.fakes.speculator import write_speculator
-from lsv.testing.tiny import tiny
-from lsv.weights.checkpoint import SafetensorsSource
-from lsv.weights.quantizer import PlainLinear
-from lsv.worker.choices import join_choices, make_choice
-from lsv.worker.load.bound import bind_filled
 from lsv_drafters.choices import part
 from lsv_drafters.speculator import SpeculatorHeads
+from lsv_runtime.drafts.speculator import Speculator
+from lsv_runtime.nn.sampling import Choices
+from lsv_runtime.ops import Kernel
+from lsv_runtime.weights.checkpoint import SafetensorsSource
+from lsv_runtime.weights.quantizer import PlainLinear
+from lsv_runtime.worker.choices import join_choices, make_choice
+from lsv_runtime.worker.load.bound import bind_filled
+from lsv_testing.catalog import catalog_of
+from lsv_testing.fakes.engine import engine_config
+from lsv_testing.fakes.speculator import write_speculator
+from lsv_testing.tiny import tiny
 
 GREEDY = join_choices([make_choice(SamplingParams(temperature=0.0), 0)])
 

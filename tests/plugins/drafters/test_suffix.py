@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from lsv.config import Drafts
-from lsv.drafts.drafter import Draftable
 from lsv.errors import ConfigError
 from lsv_drafters.suffix import Past, Pasts, SuffixDrafter, agree
+from lsv_runtime.drafts.drafter import Draftable
 
 
 def drafter(**options: Any) -> SuffixDrafter:

@@ -9,8 +9,8 @@ import pytest
 
 from lsv.grammars.grammar import GrammarBackend, rewindable
 from lsv.request.structured import StructuredOutputsParams
-from lsv.testing.grammars.walk import BYTES, allowed, check_ahead
 from lsv_guidance.backend import GuidanceBackend
+from lsv_testing.grammars.walk import BYTES, allowed, check_ahead
 
 SCHEMA = {
     "type": "object",

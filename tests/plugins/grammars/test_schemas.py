@@ -13,8 +13,8 @@ from lsv.errors import BadRequest
 from lsv.grammars.grammar import Grammar, GrammarBackend
 from lsv.offers import load_object
 from lsv.request.structured import StructuredOutputsParams
-from lsv.testing.grammars.schemas import CASES, Case
-from lsv.testing.grammars.walk import BYTES, draw, follows
+from lsv_testing.grammars.schemas import CASES, Case
+from lsv_testing.grammars.walk import BYTES, draw, follows
 
 BACKENDS = {"guidance": "lsv_guidance.backend:GuidanceBackend", "xgrammar": "lsv_xgrammar.backend:XGrammarBackend"}
 FOLLOWED = {"guidance": 195, "xgrammar": 100}

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from lsv.request.structured import StructuredOutputsParams
-from lsv.testing.grammars.walk import BYTES, draw, follows
 from lsv_guidance.backend import GuidanceBackend
+from lsv_testing.grammars.walk import BYTES, draw, follows
 
 LABEL = "h" * 63
 

@@ -10,8 +10,8 @@ import pytest
 
 from lsv.errors import BadRequest
 from lsv.request.structured import StructuredOutputsParams
-from lsv.testing.grammars.walk import BYTES, draw, follows
 from lsv_guidance.backend import GuidanceBackend
+from lsv_testing.grammars.walk import BYTES, draw, follows
 
 
 @pytest.fixture(scope="module")

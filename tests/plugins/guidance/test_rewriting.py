@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from lsv.errors import BadRequest
 from lsv.request.structured import StructuredOutputsParams
-from lsv.testing.grammars.walk import BYTES, draw
 from lsv_guidance.backend import GuidanceBackend
 from lsv_guidance.schemas.json_text import read_json
 from lsv_guidance.schemas.refusal import NotFollowed
 from lsv_guidance.schemas.write import rewrite
+from lsv_testing.grammars.walk import BYTES, draw
 
 VALUES: list[Any] = [
     None, True, False, 0, 1, 2, 3, 6, -1, 1.5, 0.25, "", "a", "b", "ab", "abc", [], [1], ["a"], [1, "a"],

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, Int32s
-from lsv.devices.device import Device
 from lsv.kv.spec import KVGroup
-from lsv.testing.attention import AttentionCase, attention_cases, check_attention
-from lsv.testing.layouts import Padded
-from lsv.testing.placement.device import placement
-from lsv.testing.recording import Recording
-from lsv.testing.vendors.onednn import leaky_products
 from lsv_hpu.attention.backend import FlatAttention
 from lsv_hpu.emulation.ops import fake_ops
 from lsv_hpu.emulation.platform import EmulatedHpu
+from lsv_runtime.attention import AttentionLayer, BatchLayout, CacheSpec, Int32s
+from lsv_runtime.devices.device import Device
+from lsv_runtime.emulation.placement.device import placement
+from lsv_runtime.emulation.recording import Recording
+from lsv_runtime.emulation.vendors.onednn import leaky_products
+from lsv_testing.attention import AttentionCase, attention_cases, check_attention
+from lsv_testing.layouts import Padded
 
 pytestmark = pytest.mark.onednn
 

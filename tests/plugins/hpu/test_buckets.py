@@ -8,13 +8,13 @@ from itertools import product
 import numpy as np
 import pytest
 
-from lsv.devices.shapes import BatchLimits, Shape
 from lsv.errors import ConfigError
 from lsv_hpu.buckets.choice import Sizes, choose_sizes
 from lsv_hpu.buckets.sizes import exponential, fitted, linear, padding_aware
 from lsv_hpu.buckets.table import DECODE, PROMPT, Buckets
 from lsv_hpu.settings import HpuOptions, read
 from lsv_hpu.warmup import BucketPolicy
+from lsv_runtime.devices.shapes import BatchLimits, Shape
 
 SMALL = BatchLimits(max_rows=4, max_tokens=2048, max_blocks=8, block_size=128, num_blocks=1519)
 

@@ -12,11 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lsv import LLM, SamplingParams
-from lsv.testing.fakes.counting import counting_model
-from lsv.testing.fakes.eagle import write_counting_eagle, write_eagle3
-from lsv.testing.fakes.medusa import write_counting_medusa
-from lsv.testing.fakes.speculator import write_speculator
-from lsv.testing.tiny import tiny
+from lsv_testing.fakes.counting import counting_model
+from lsv_testing.fakes.eagle import write_counting_eagle, write_eagle3
+from lsv_testing.fakes.medusa import write_counting_medusa
+from lsv_testing.fakes.speculator import write_speculator
+from lsv_testing.tiny import tiny
 
 SMALL: Mapping[str, Any] = {
     "hpu.prompt_bs_buckets": "1,2", "hpu.prompt_seq_buckets": "4,64", "hpu.prompt_ctx_buckets": "0,4",

@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lsv.attention import AttentionLayer
-from lsv.testing.attention import AttentionCase, check_attention
-from lsv.testing.dense_attention import attend_dense
-from lsv.testing.layouts import Padded
-from lsv.testing.vendors.onednn import check_rows_apart
 from lsv_hpu.attention.backend import FlatAttention, FlatPlan
 from lsv_hpu.attention.flat import attend_blocks, block2batch
 from lsv_hpu.attention.prompt import Sight, attend_fused, attend_plainly
 from lsv_hpu.emulation.ops import fake_ops
+from lsv_runtime.attention import AttentionLayer
+from lsv_runtime.attention.dense import attend_dense
+from lsv_runtime.emulation.vendors.onednn import check_rows_apart
+from lsv_testing.attention import AttentionCase, check_attention
+from lsv_testing.layouts import Padded
 
 pytestmark = pytest.mark.onednn
 

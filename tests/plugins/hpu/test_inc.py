@@ -13,17 +13,9 @@ import pytest
 import torch
 
 from lsv import LLM, SamplingParams
-from lsv.attention import AttentionLayer, CacheSpec
 from lsv.errors import CheckpointError, ConfigError
 from lsv.kv.spec import KVGroup
-from lsv.nn.linear import Column
 from lsv.offers import load_object
-from lsv.ops import Bindable
-from lsv.testing.ops import check_kernel
-from lsv.testing.tensors import TensorsSource, fill_module, place
-from lsv.testing.tiny import tiny
-from lsv.weights.place import Weights
-from lsv.weights.quantizer import LinearLayer, PlainLinear
 from lsv_hpu import plugin, selection
 from lsv_hpu.attention.cache import make_cache
 from lsv_hpu.devices import Gaudi
@@ -31,6 +23,14 @@ from lsv_hpu.emulation.ops import fake_ops
 from lsv_hpu.formats.neural_compressor import Inc, Measured, StaticFp8, module_names
 from lsv_hpu.neural_compressor.calibration import Calibration
 from lsv_hpu.neural_compressor.files import Selection, read_config, read_measured
+from lsv_runtime.attention import AttentionLayer, CacheSpec
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.ops import Bindable
+from lsv_runtime.weights.place import Weights
+from lsv_runtime.weights.quantizer import LinearLayer, PlainLinear
+from lsv_testing.ops import check_kernel
+from lsv_testing.tensors import TensorsSource, fill_module, place
+from lsv_testing.tiny import tiny
 
 QUANTIZE = {
     "mode": "QUANTIZE", "observer": "maxabs", "scale_method": "maxabs_hw", "scale_format": "CONST",

@@ -8,17 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.nn.moe import MoE
-from lsv.nn.norm import RMSNorm
 from lsv.offers import KernelOffer, OpSpec
-from lsv.testing.ops import SpreadRanks, check_kernel
-from lsv.testing.recording import Recording
-from lsv.testing.tensors import TensorsSource, fill_module, place
-from lsv.testing.vendors.onednn import check_rows_apart
-from lsv.weights.codebook import Codebook, CodedLinear, to_nibbles
-from lsv.weights.place import Weights
-from lsv.weights.quantizer import LinearLayer
-from lsv.weights.static_coded import StaticCodedLinear
 from lsv_hpu import plugin, selection
 from lsv_hpu.devices import Gaudi
 from lsv_hpu.emulation.ops import answering, fake_ops
@@ -26,6 +16,16 @@ from lsv_hpu.formats.fp8 import DynamicFp8, StaticFp8, quantise_rows, why_not_fp
 from lsv_hpu.formats.int4 import EvenInt4, why_not_int4
 from lsv_hpu.kernels import EveryExpert, MixedExperts
 from lsv_hpu.vendor_ops import VendorOps
+from lsv_runtime.emulation.recording import Recording
+from lsv_runtime.emulation.vendors.onednn import check_rows_apart
+from lsv_runtime.nn.moe import MoE
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.weights.codebook import Codebook, CodedLinear, to_nibbles
+from lsv_runtime.weights.place import Weights
+from lsv_runtime.weights.quantizer import LinearLayer
+from lsv_runtime.weights.static_coded import StaticCodedLinear
+from lsv_testing.ops import SpreadRanks, check_kernel
+from lsv_testing.tensors import TensorsSource, fill_module, place
 
 E4M3 = Codebook(tuple(torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().tolist()))
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-6}

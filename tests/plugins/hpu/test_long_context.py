@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lsv import LLM, SamplingParams
-from lsv.testing.tiny import tiny
+from lsv_testing.tiny import tiny
 
 LENGTH, PROMPT = 135_168, 132_000
 SHAPE: Mapping[str, Any] = {

@@ -16,11 +16,8 @@ import pytest
 import torch
 
 from lsv import LLM
-from lsv.devices.device import Memory
 from lsv.errors import ConfigError
 from lsv.offers import PlatformOffer
-from lsv.testing.emulation import StrictFake, UnknownCall
-from lsv.testing.platform import check_platform
 from lsv_hpu import plugin
 from lsv_hpu.device import HpuDevice
 from lsv_hpu.devices import GIB, Prober, gaudi_of, parse, visible
@@ -29,6 +26,9 @@ from lsv_hpu.emulation.platform import EmulatedHpu, FakeHabana
 from lsv_hpu.platform import HpuPlatform
 from lsv_hpu.settings import HpuOptions
 from lsv_hpu.vendor import Habana, Vendor
+from lsv_runtime.devices.device import Memory
+from lsv_runtime.emulation.fakes import StrictFake, UnknownCall
+from lsv_testing.platform import check_platform
 
 LINES = ["1, 4, HL-225, 98304", "0, 6, HL-225, 98304", "2, 1, HL-205, 32768", "3, 0, HL-325L, [N/A]"]
 

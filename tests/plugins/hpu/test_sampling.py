@@ -12,13 +12,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from lsv import LLM, SamplingParams
-from lsv.nn.sampling import CHOICE, EDIT, WHOLE, Choose, Describe
 from lsv.offers import KernelOffer
-from lsv.testing.tiny import tiny
 from lsv_hpu import integers, plugin, selection
 from lsv_hpu.emulation.ops import fake_ops
 from lsv_hpu.formats.int4 import pack_eight
 from lsv_hpu.sampling import HostChoose, HostDescribe
+from lsv_runtime.nn.sampling import CHOICE, EDIT, WHOLE, Choose, Describe
+from lsv_testing.tiny import tiny
 
 pytestmark = pytest.mark.onednn
 

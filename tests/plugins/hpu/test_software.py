@@ -47,7 +47,7 @@ START = """
 import sys
 from lsv import plugins
 from lsv.engine.loop import make_engine
-from lsv.testing.fakes.client import fake_config
+from lsv_testing.fakes.client import fake_config
 
 config = fake_config(platform="hpu", executor="inline", emulate=True)
 assert "torch" not in sys.modules

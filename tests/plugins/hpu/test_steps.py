@@ -16,12 +16,12 @@ import pytest
 from lsv import LLM, SamplingParams
 from lsv.errors import ConfigError
 from lsv.settings import Declared, gather
-from lsv.testing.tiny import tiny
 from lsv_hpu.emulation.counting import FakeCpuFallback
 from lsv_hpu.settings import HpuOptions, declare, read
 from lsv_hpu.steps.counters import StepCounter, chosen_counters
 from lsv_hpu.steps.trace import StepTrace
 from lsv_hpu.vendor import Habana
+from lsv_testing.tiny import tiny
 
 FEW = {"hpu.prompt_seq_buckets": "16,32", "max_num_seqs": 2, "block_size": 16, "max_model_len": 64}
 COMPILED = "VLLM_HPU_STEP_GRAPH_COMPILATION: [('TotalNumber', "

@@ -11,15 +11,15 @@ import torch
 from torch import nn
 
 from lsv import LLM, SamplingParams
-from lsv.devices.shapes import BatchLimits, Shape
 from lsv.errors import ConfigError, LsvError
-from lsv.nn.model import Model
-from lsv.testing.tiny import tiny
 from lsv_hpu.buckets.table import DECODE, PROMPT
 from lsv_hpu.device import HpuDevice
 from lsv_hpu.emulation.platform import EmulatedHpu, FakeHabana
 from lsv_hpu.settings import read
 from lsv_hpu.warmup import BucketPolicy, largest_first
+from lsv_runtime.devices.shapes import BatchLimits, Shape
+from lsv_runtime.nn.model import Model
+from lsv_testing.tiny import tiny
 
 LIMITS = BatchLimits(max_rows=4, max_tokens=4096, max_blocks=1, block_size=128, num_blocks=1000)
 LOGGED = {

@@ -11,9 +11,9 @@ import torch
 
 from lsv import LLM, SamplingParams
 from lsv.errors import ConfigError
-from lsv.testing.emulation import StrictFake
-from lsv.testing.tiny import tiny
 from lsv_hpu.emulation.platform import FakeHabana
+from lsv_runtime.emulation.fakes import StrictFake
+from lsv_testing.tiny import tiny
 
 REQUESTS, BLOCK, LENGTH = 200, 16, 128
 SMALL = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "block_size": BLOCK, "num_gpu_blocks_override": 16}

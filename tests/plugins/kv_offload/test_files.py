@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from lsv.errors import ConfigError
-from lsv.testing.fakes.clock import FakeClock
 from lsv.transports import Site
 from lsv_kv_offload import form
 from lsv_kv_offload.bound import SizeBound
 from lsv_kv_offload.files import FileTransport
+from lsv_testing.fakes.clock import FakeClock
 
 IDENTITY = "0123456789abcdef" * 2
 KEY = b"\0\0" + bytes(range(32))

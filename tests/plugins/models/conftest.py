@@ -11,18 +11,18 @@ import torch
 from safetensors.torch import save_file
 
 from lsv.config import EngineConfig
-from lsv.devices.collectives import BackendCommunicator, gloo
-from lsv.devices.communicator import Group
-from lsv.nn.decoder import DenseDecoder
 from lsv.plugins.catalog import Catalog
-from lsv.testing.catalog import catalog_of
-from lsv.testing.model import engine_config
-from lsv.testing.tiny import tiny
-from lsv.weights.naming import spellings
-from lsv.worker.load.bound import bind_ops
-from lsv.worker.load.declared import Declared, declare
-from lsv.worker.load.loaded import fill, open_source
 from lsv_models import plugin
+from lsv_runtime.devices.collectives import BackendCommunicator, gloo
+from lsv_runtime.devices.communicator import Group
+from lsv_runtime.nn.decoder import DenseDecoder
+from lsv_runtime.weights.naming import spellings
+from lsv_runtime.worker.load.bound import bind_ops
+from lsv_runtime.worker.load.declared import Declared, declare
+from lsv_runtime.worker.load.loaded import fill, open_source
+from lsv_testing.catalog import catalog_of
+from lsv_testing.model import engine_config
+from lsv_testing.tiny import tiny
 
 
 @pytest.fixture(scope="session")

@@ -8,15 +8,15 @@ from typing import ClassVar
 import pytest
 import torch
 
-from lsv.adapters.slots import AdapterSlots
-from lsv.adapters.store import AdapterStore
-from lsv.adapters.vocabulary import HeadSlots, VocabularyShare
 from lsv.errors import CheckpointError
 from lsv.plugins.catalog import Catalog
-from lsv.testing.adapters import linear_layers, write_adapter
-from lsv.testing.adapters.filling import load_adapter, with_slots
-from lsv.testing.model import engine_config
-from lsv.worker.load.declared import Declared
+from lsv_runtime.adapters.slots import AdapterSlots
+from lsv_runtime.adapters.store import AdapterStore
+from lsv_runtime.adapters.vocabulary import HeadSlots, VocabularyShare
+from lsv_runtime.worker.load.declared import Declared
+from lsv_testing.adapters import linear_layers, write_adapter
+from lsv_testing.adapters.filling import load_adapter, with_slots
+from lsv_testing.model import engine_config
 
 
 @pytest.fixture

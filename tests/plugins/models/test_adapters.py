@@ -11,10 +11,10 @@ import torch
 from lsv.config import EngineConfig
 from lsv.errors import CheckpointError
 from lsv.plugins.catalog import Catalog
-from lsv.testing.adapters import linear_layers, merge, write_adapter
-from lsv.testing.adapters.filling import load_adapter, with_slots
-from lsv.testing.model import PROMPTS, SCHEDULES, Sequences, compare_logits, engine_config, load, run_schedule
-from lsv.worker.load.declared import Declared
+from lsv_runtime.worker.load.declared import Declared
+from lsv_testing.adapters import linear_layers, merge, write_adapter
+from lsv_testing.adapters.filling import load_adapter, with_slots
+from lsv_testing.model import PROMPTS, SCHEDULES, Sequences, compare_logits, engine_config, load, run_schedule
 
 SHARING: dict[str, Any] = {
     "head_dim": 16, "num_hidden_layers": 4, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 8,

@@ -12,8 +12,8 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from lsv.testing.model import engine_config, load
 from lsv_doctor.models.tiny import make_model, save, tiny_config
+from lsv_testing.model import engine_config, load
 
 
 def rewrite(source: Path, target: Path, *, bare: bool, **config) -> Path:

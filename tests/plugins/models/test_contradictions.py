@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lsv.testing.model import check_model, compare, engine_config, load, reference_model
+from lsv_testing.model import check_model, compare, engine_config, load, reference_model
 
 TOLERANCE = 1e-4
 HEADS = {

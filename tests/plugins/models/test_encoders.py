@@ -8,16 +8,16 @@ import pytest
 import torch
 import transformers
 
-from lsv.attention import BatchLayout, CacheSpec
 from lsv.errors import CheckpointError
 from lsv.kv.spec import KVGroup
-from lsv.nn.model import run
-from lsv.nn.step import Step
 from lsv.request.pooling import Pooler
-from lsv.testing.dense_attention import DenseAttention
-from lsv.testing.model import engine_config, load
-from lsv.testing.tiny import draw_weights
-from lsv.worker.load.declared import Declared, declare
+from lsv_runtime.attention import BatchLayout, CacheSpec
+from lsv_runtime.attention.dense import DenseAttention
+from lsv_runtime.nn.model import run
+from lsv_runtime.nn.step import Step
+from lsv_runtime.worker.load.declared import Declared, declare
+from lsv_testing.model import engine_config, load
+from lsv_testing.tiny import draw_weights
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from lsv.errors import CheckpointError
-from lsv.testing.model import check_model, compare, engine_config, load
-from lsv.worker.load.declared import declare
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.model import check_model, compare, engine_config, load
 
 TOLERANCE = 1e-4
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "rope_theta": 1e4}

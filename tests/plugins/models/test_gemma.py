@@ -16,14 +16,14 @@ from lsv.errors import CheckpointError
 from lsv.request.media import Modality
 from lsv.resolve.architecture.choice import choose_model
 from lsv.resolve.locate import read_config
-from lsv.testing.catalog import catalog_of
-from lsv.testing.model import SCHEDULES, Sequences, check_model, engine_config, load, run_schedule
-from lsv.testing.tensors import TensorsSource, fill_module, place
-from lsv.weights.kv_scales import with_scales
-from lsv.worker.load.declared import declare
 from lsv_models import plugin
 from lsv_models.gemma.gemma3n import SparseGatedMLP
 from lsv_models.gemma.sharing import find_sources
+from lsv_runtime.weights.kv_scales import with_scales
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.catalog import catalog_of
+from lsv_testing.model import SCHEDULES, Sequences, check_model, engine_config, load, run_schedule
+from lsv_testing.tensors import TensorsSource, fill_module, place
 
 MIXED = ["sliding_attention", "full_attention"]
 SHARED = {"head_dim": 16, "sliding_window": 9, "num_hidden_layers": 4, "layer_types": MIXED * 2}

@@ -11,12 +11,12 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from lsv import LLM, SamplingParams
-from lsv.devices.communicator import Communicator, Group
 from lsv.errors import CheckpointError, ConfigError
-from lsv.nn.embed import Embed
-from lsv.testing.model import Sequences, check_model, compare, engine_config, load, reference_model
-from lsv.weights.quantizer import PlainLinear
-from lsv.worker.load.declared import declare
+from lsv_runtime.devices.communicator import Communicator, Group
+from lsv_runtime.nn.embed import Embed
+from lsv_runtime.weights.quantizer import PlainLinear
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.model import Sequences, check_model, compare, engine_config, load, reference_model
 
 LONGROPE = {
     "type": "longrope",
@@ -126,7 +126,7 @@ def test_row_of_padding_is_the_checkpoints(checkpoint, catalog):
 def test_architecture_is_refused_by_name(family, tmp_path, catalog):
     from transformers import CONFIG_MAPPING
 
-    from lsv.testing.tiny import SHAPE
+    from lsv_testing.tiny import SHAPE
 
     parsed = CONFIG_MAPPING[family](**SHAPE)
     architecture = AutoModelForCausalLM._model_mapping[type(parsed)].__name__
@@ -216,7 +216,7 @@ def test_linear_layers_are_ours(checkpoint, catalog):
 @pytest.mark.parametrize("family", ["olmoe", "granitemoe"])
 def test_experts_are_ours(family, checkpoint, catalog):
     """Those that checkpoints hold one by one, and those that they stack."""
-    from lsv.nn.moe import MoE
+    from lsv_runtime.nn.moe import MoE
 
     declared = declare(engine_config(checkpoint(family, **RUN[family]), "transformers"), catalog)
     blocks = [module for module in declared.model.modules() if isinstance(module, MoE)]

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lsv.errors import CheckpointError
-from lsv.testing.model import engine_config
-from lsv.worker.load.declared import declare
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.model import engine_config
 
 LARGE: dict[str, Any] = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 8192, "intermediate_size": 28672,

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from lsv.errors import CheckpointError
-from lsv.weights.place import Declaration, Weights
-from lsv.weights.quantizer import Unquantised
+from lsv_runtime.weights.place import Declaration, Weights
+from lsv_runtime.weights.quantizer import Unquantised
 
 FAST = 16
 """One in so many classes is tried in every run, others on other days."""

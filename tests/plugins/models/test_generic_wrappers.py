@@ -14,15 +14,15 @@ from transformers import CONFIG_MAPPING
 
 from lsv import LLM, SamplingParams
 from lsv.errors import CheckpointError
-from lsv.testing.adapters import linear_layers, merge, write_adapter
-from lsv.testing.adapters.filling import load_adapter, with_slots
-from lsv.testing.catalog import catalog_of
-from lsv.testing.model import SCHEDULES, Sequences, check_model, compare_logits, engine_config, load, run_schedule
-from lsv.testing.tiny import SHAPE, draw_weights
-from lsv.worker.load.declared import declare
 from lsv_models import plugin
 from lsv_models.generic.building import make_model, parse
 from lsv_quant import plugin as quant
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.adapters import linear_layers, merge, write_adapter
+from lsv_testing.adapters.filling import load_adapter, with_slots
+from lsv_testing.catalog import catalog_of
+from lsv_testing.model import SCHEDULES, Sequences, check_model, compare_logits, engine_config, load, run_schedule
+from lsv_testing.tiny import SHAPE, draw_weights
 
 TOWER: dict[str, Any] = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 28,

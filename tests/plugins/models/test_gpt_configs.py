@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from lsv.testing.model import engine_config
-from lsv.worker.load.declared import declare
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.model import engine_config
 
 # their own keys, without those of training and of tokens
 CONFIGS: dict[str, tuple[str, float, dict[str, Any]]] = {

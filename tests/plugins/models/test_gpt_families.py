@@ -11,20 +11,12 @@ from torch.nn import functional
 
 import lsv_quant.plugin
 from lsv.errors import CheckpointError, ConfigError
-from lsv.nn.gpt.alibi import alibi_slopes
-from lsv.testing.catalog import catalog_of
-from lsv.testing.model import (
-    SCHEDULES,
-    Sequences,
-    check_model,
-    engine_config,
-    load,
-    reference_model,
-    run_schedule,
-)
-from lsv.weights.quantizer import Linear
-from lsv.worker.load.declared import declare
 from lsv_models import plugin
+from lsv_runtime.nn.gpt.alibi import alibi_slopes
+from lsv_runtime.weights.quantizer import Linear
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.catalog import catalog_of
+from lsv_testing.model import SCHEDULES, Sequences, check_model, engine_config, load, reference_model, run_schedule
 
 PARTLY = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}
 NEW_FALCON = {"new_decoder_architecture": True, "num_kv_heads": 2, "num_key_value_heads": 2}

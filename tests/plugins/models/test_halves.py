@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from lsv import LLM, LoRARequest, SamplingParams
 from lsv.cli.main import main
 from lsv.errors import CheckpointError, LsvError
-from lsv.testing.adapters import write_adapter
-from lsv.testing.tiny import SHAPE, draw_weights
+from lsv_testing.adapters import write_adapter
+from lsv_testing.tiny import SHAPE, draw_weights
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=1)
 PROMPTS = [[5, 9, 200, 31, 77], [8] * 3 + list(range(40, 75))]

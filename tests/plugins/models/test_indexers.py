@@ -6,12 +6,12 @@ import torch
 import transformers
 from torch.overrides import TorchFunctionMode
 
-from lsv.testing.catalog import catalog_of
-from lsv.testing.model import Sequences, compare, engine_config, load, mixed, reference_model, run_schedule, whole
-from lsv.worker.load.declared import declare
 from lsv_doctor.models.tiny import make_model, save, tiny_config
 from lsv_models import plugin
 from lsv_quant import plugin as quant
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.catalog import catalog_of
+from lsv_testing.model import Sequences, compare, engine_config, load, mixed, reference_model, run_schedule, whole
 
 KINDS = {
     "AXK2ForCausalLM": "axk2",

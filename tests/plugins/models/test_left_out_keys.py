@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from lsv.errors import CheckpointError
-from lsv.testing.model import SCHEDULES, Sequences, compare_logits, engine_config, load, reference_model, run_schedule
-from lsv.worker.load.declared import declare
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.model import SCHEDULES, Sequences, compare_logits, engine_config, load, reference_model, run_schedule
 
 HEADS = {"head_dim": 16}
 CAPS = ("attn_logit_softcapping", "final_logit_softcapping")

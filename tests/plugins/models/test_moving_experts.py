@@ -13,21 +13,21 @@ import pytest
 import torch
 
 from lsv.config import EngineConfig, ExpertOptions, Topology
-from lsv.devices.collectives import BackendCommunicator, gloo
-from lsv.devices.communicator import Communicator, Group
 from lsv.errors import ConfigError
-from lsv.nn.moe import MoE
 from lsv.plugins.catalog import Catalog
-from lsv.testing.catalog import catalog_of
-from lsv.testing.model import engine_config
-from lsv.weights.placement import Spread
-from lsv.worker.experts.balancer import ExpertBalancer
-from lsv.worker.load.bound import bind_ops
-from lsv.worker.load.declared import Declared, declare
-from lsv.worker.load.loaded import fill, open_source
 from lsv_cpu import plugin as cpu
 from lsv_models import plugin
 from lsv_quant import plugin as quant
+from lsv_runtime.devices.collectives import BackendCommunicator, gloo
+from lsv_runtime.devices.communicator import Communicator, Group
+from lsv_runtime.nn.moe import MoE
+from lsv_runtime.weights.placement import Spread
+from lsv_runtime.worker.experts.balancer import ExpertBalancer
+from lsv_runtime.worker.load.bound import bind_ops
+from lsv_runtime.worker.load.declared import Declared, declare
+from lsv_runtime.worker.load.loaded import fill, open_source
+from lsv_testing.catalog import catalog_of
+from lsv_testing.model import engine_config
 
 HOST = torch.device("cpu")
 EXPERTS = 4

@@ -15,16 +15,16 @@ from torch.nn import functional
 
 from lsv import LLM, SamplingParams
 from lsv.config import Topology
-from lsv.devices.collectives import BackendCommunicator, gloo
-from lsv.devices.communicator import Group
 from lsv.errors import CheckpointError
-from lsv.testing.catalog import catalog_of
-from lsv.testing.model import PROMPTS, SCHEDULES, Sequences, compare_decoding, compare_logits, load, run_schedule
-from lsv.weights.quantizer import Linear
-from lsv.worker.load.declared import declare
-from lsv.worker.load.loaded import fill, open_source
 from lsv_models import plugin
 from lsv_quant import plugin as quant
+from lsv_runtime.devices.collectives import BackendCommunicator, gloo
+from lsv_runtime.devices.communicator import Group
+from lsv_runtime.weights.quantizer import Linear
+from lsv_runtime.worker.load.declared import declare
+from lsv_runtime.worker.load.loaded import fill, open_source
+from lsv_testing.catalog import catalog_of
+from lsv_testing.model import PROMPTS, SCHEDULES, Sequences, compare_decoding, compare_logits, load, run_schedule
 from suite.interpreter import quicken
 
 UNUSED = [5, *range(300, 320)]

@@ -11,9 +11,9 @@ import pytest
 from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import ModelOffer
 from lsv.plugins.catalog import Catalog
-from lsv.testing.model import engine_config
-from lsv.worker.load.declared import declare
 from lsv_doctor.models.tiny import tiny_config
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.model import engine_config
 
 FAMILIES = {
     "BertModel": "bert", "XLMRobertaForSequenceClassification": "xlm-roberta", "DistilBertModel": "distilbert",

@@ -15,13 +15,13 @@ from torch.nn import functional
 
 from lsv.config import Topology
 from lsv.errors import CheckpointError
-from lsv.nn.linear import Column, Row
-from lsv.testing.catalog import catalog_of
-from lsv.testing.model import PROMPTS, SCHEDULES, Sequences, compare_decoding, compare_logits, load, run_schedule
-from lsv.worker.load.declared import Declared, declare
 from lsv_cpu import plugin as cpu
 from lsv_models import plugin
 from lsv_quant import plugin as quant
+from lsv_runtime.nn.linear import Column, Row
+from lsv_runtime.worker.load.declared import Declared, declare
+from lsv_testing.catalog import catalog_of
+from lsv_testing.model import PROMPTS, SCHEDULES, Sequences, compare_decoding, compare_logits, load, run_schedule
 
 Tensors = Mapping[str, torch.Tensor]
 Config = Mapping[str, Any]

@@ -8,12 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lsv.devices.communicator import Group
 from lsv.errors import CheckpointError, ConfigError
 from lsv.plugins.catalog import Catalog
-from lsv.testing.model import SCHEDULES, Sequences, check_model, engine_config, load, run_schedule
-from lsv.worker.load.bound import bind
-from lsv.worker.load.declared import declare
+from lsv_runtime.devices.communicator import Group
+from lsv_runtime.worker.load.bound import bind
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.model import SCHEDULES, Sequences, check_model, engine_config, load, run_schedule
 
 TOLERANCE = 1e-4
 MAMBA2 = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 2, "mamba_chunk_size": 16}

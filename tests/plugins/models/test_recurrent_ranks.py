@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lsv import LLM, SamplingParams
-from lsv.testing.tiny import tiny
+from lsv_testing.tiny import tiny
 
 MAMBA2 = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 2, "mamba_chunk_size": 16}
 KINDS = {"layer_types": ["linear_attention", "full_attention"]}

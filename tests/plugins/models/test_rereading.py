@@ -7,16 +7,16 @@ import torch
 import transformers
 
 from lsv.errors import CheckpointError, ConfigError
-from lsv.ops import find_uncapturable
-from lsv.testing.model import Sequences, engine_config, load, mixed, run_schedule
-from lsv.weights.place import Declaration, Shard, Weights
-from lsv.weights.quantizer import Unquantised
-from lsv.worker.load.declared import declare
 from lsv_doctor.models.tiny import make_model, save, tiny_config
 from lsv_doctor.models.wrappers import tiny_wrapper
 from lsv_doctor.models.wrappers.halves import language_model
 from lsv_models.rereading.tokens import _to_ids, _to_signs
 from lsv_models.rereading_offers import OFFERS
+from lsv_runtime.ops import find_uncapturable
+from lsv_runtime.weights.place import Declaration, Shard, Weights
+from lsv_runtime.weights.quantizer import Unquantised
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.model import Sequences, engine_config, load, mixed, run_schedule
 
 KINDS = {
     "BltForCausalLM": "blt",

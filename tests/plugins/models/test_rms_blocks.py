@@ -7,10 +7,10 @@ import torch
 import transformers
 
 from lsv.errors import CheckpointError
-from lsv.testing.model import PROMPTS, Sequences, engine_config, load, run_schedule, whole
-from lsv.testing.tensors import TensorsSource, fill_module, place
-from lsv.worker.load.declared import declare
 from lsv_models.rms.blocks import OffsetRMSNorm, ShardedRMSNorm
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.model import PROMPTS, Sequences, engine_config, load, run_schedule, whole
+from lsv_testing.tensors import TensorsSource, fill_module, place
 
 HEADS = {"head_dim": 16}
 SHARING = {

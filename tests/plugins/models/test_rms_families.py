@@ -2,7 +2,7 @@
 
 import pytest
 
-from lsv.testing.model import check_model, engine_config
+from lsv_testing.model import check_model, engine_config
 
 WINDOWED = {"sliding_window": 9}
 HEADS = {"head_dim": 16}

@@ -13,16 +13,16 @@ import transformers
 from safetensors.torch import load_file
 
 from lsv import LLM, SamplingParams, zip_enc_dec_prompts
-from lsv.attention import AttentionLayer
 from lsv.errors import BadRequest, CheckpointError, ConfigError
-from lsv.testing.dense_attention import DenseAttention
-from lsv.testing.model import engine_config
-from lsv.testing.tiny import write_tokenizer
-from lsv.worker.load.declared import declare
 from lsv_doctor.models.check import check
 from lsv_doctor.models.classes import read_classes
 from lsv_doctor.models.orders import Order
 from lsv_doctor.models.tiny import make_model, save, tiny_config
+from lsv_runtime.attention import AttentionLayer
+from lsv_runtime.attention.dense import DenseAttention
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.model import engine_config
+from lsv_testing.tiny import write_tokenizer
 from suite.engines import Engines
 
 CLASSES = read_classes()

@@ -10,15 +10,22 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lsv.config import Topology
-from lsv.devices.communicator import Group
 from lsv.errors import CheckpointError, ConfigError
-from lsv.nn.model import handed_on
-from lsv.nn.moe import MoE
 from lsv.offers import KernelOffer
-from lsv.ops import MixingKernel
-from lsv.testing.catalog import catalog_of
-from lsv.testing.dense_attention import DenseAttention
-from lsv.testing.model import (
+from lsv_cpu import plugin as cpu
+from lsv_models import plugin
+from lsv_quant import plugin as quant
+from lsv_runtime.attention.dense import DenseAttention
+from lsv_runtime.devices.communicator import Group
+from lsv_runtime.nn.model import handed_on
+from lsv_runtime.nn.moe import MoE
+from lsv_runtime.ops import MixingKernel
+from lsv_runtime.weights.placement import Placement
+from lsv_runtime.worker.load.bound import bind_ops
+from lsv_runtime.worker.load.declared import Declared, declare, keep_latents
+from lsv_runtime.worker.load.loaded import fill, open_source
+from lsv_testing.catalog import catalog_of
+from lsv_testing.model import (
     PROMPTS,
     SCHEDULES,
     Sequences,
@@ -30,13 +37,6 @@ from lsv.testing.model import (
     reference_model,
     run_schedule,
 )
-from lsv.weights.placement import Placement
-from lsv.worker.load.bound import bind_ops
-from lsv.worker.load.declared import Declared, declare, keep_latents
-from lsv.worker.load.loaded import fill, open_source
-from lsv_cpu import plugin as cpu
-from lsv_models import plugin
-from lsv_quant import plugin as quant
 
 _LATENT = {
     "kv_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 12, "v_head_dim": 16, "num_key_value_heads": 4,

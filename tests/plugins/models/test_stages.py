@@ -11,20 +11,20 @@ import pytest
 import torch
 import transformers
 
-import lsv.testing.model
+import lsv_testing.model
 from lsv import plugins
 from lsv.config import EngineConfig
-from lsv.nn.model import Model, run
-from lsv.nn.step import Step
 from lsv.offers import ModelOffer
-from lsv.pipeline.stage import Stage
-from lsv.testing.model import Sequences, engine_config, load
-from lsv.testing.tiny import tiny
-from lsv.worker.load.cut import cut
-from lsv.worker.load.declared import Declared, declare
-from lsv.worker.load.loaded import fill, open_source
 from lsv_doctor.models.classes import Class, read_classes
 from lsv_doctor.models.tiny import make_model, save, tiny_config
+from lsv_runtime.nn.model import Model, run
+from lsv_runtime.nn.step import Step
+from lsv_runtime.pipeline.stage import Stage
+from lsv_runtime.worker.load.cut import cut
+from lsv_runtime.worker.load.declared import Declared, declare
+from lsv_runtime.worker.load.loaded import fill, open_source
+from lsv_testing.model import Sequences, engine_config, load
+from lsv_testing.tiny import tiny
 
 IDS = tuple(range(7, 47))
 CHUNKS = (23, 16, 1)
@@ -63,7 +63,7 @@ def compute(stages: Sequence[Declared], monkeypatch: pytest.MonkeyPatch) -> torc
         assert model.receives in (None, (states.shape[-1], states.dtype)), "there must be room for what is handed on"
         return run(model, step if model.receives is None else replace(step, received=states))
 
-    monkeypatch.setattr(lsv.testing.model, "run", run_on)
+    monkeypatch.setattr(lsv_testing.model, "run", run_on)
     for declared in stages:
         if not declared.model.ends:
             declared.model.head = Passing()

@@ -21,8 +21,8 @@ from PIL import Image
 from lsv import plugins
 from lsv.config import EngineConfig
 from lsv.plugins import Plugins
-from lsv.testing.fakes.client import fake_config
-from lsv.testing.tiny import write_tokenizer
+from lsv_testing.fakes.client import fake_config
+from lsv_testing.tiny import write_tokenizer
 
 SITE = Path(__file__).parent / "site"
 

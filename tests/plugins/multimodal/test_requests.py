@@ -18,12 +18,12 @@ from lsv.engine.client import Service
 from lsv.media.options import MediaOptions
 from lsv.plugins import Plugins
 from lsv.request.media import Media
-from lsv.testing.fakes.client import FakeClient
 from lsv.text.tokenizer import Tokenizer
 from lsv_api.app import create_app
 from lsv_api.options import ApiOptions
 from lsv_api.server import Server
 from lsv_multimodal.service import LocalMediaService
+from lsv_testing.fakes.client import FakeClient
 
 from .conftest import clip, link, solid, sound
 

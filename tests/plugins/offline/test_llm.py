@@ -21,13 +21,13 @@ from lsv.request.params import PoolingParams
 from lsv.request.prompt import Prompt
 from lsv.request.request import FinishReason
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.fakes import tokens as fake_tokens
-from lsv.testing.fakes.engine import FakeExecutor, engine_config
-from lsv.testing.fakes.requests import make_request
-from lsv.testing.fakes.text import letters
 from lsv.text.prompts import PromptReader
 from lsv_offline import generation
 from lsv_offline.llm import LLMEngine, read_options
+from lsv_testing.fakes import tokens as fake_tokens
+from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.requests import make_request
+from lsv_testing.fakes.text import letters
 
 TEMPLATE = "{% for m in messages %}{{ m.role[0] + m.content }}{% endfor %}{% if add_generation_prompt %}a{% endif %}"
 TOKENIZER = letters(97, templates={"default": TEMPLATE})

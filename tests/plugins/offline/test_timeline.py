@@ -7,9 +7,9 @@ import pytest
 from lsv import LLM, SamplingParams
 from lsv.engine.engine import Engine
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.fakes.engine import FakeExecutor, engine_config
-from lsv.testing.fakes.text import letters
 from lsv_offline.timeline import Timeline
+from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.text import letters
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
 

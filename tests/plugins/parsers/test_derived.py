@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lsv.testing.answers.parsers import check_parser
 from lsv.text.answer_parser import AnswerForm, ModelParser
 from lsv.text.round_trip import Case, read_back, write_calls
 from lsv_parsers.derived.parser import derive_parser
 from lsv_parsers.derived.thoughts import derive_parser as derive_thinking
 from lsv_parsers.derived.thoughts import derive_thoughts
+from lsv_testing.answers.parsers import check_parser
 
 from .derived_forms import FORMS, template, writer
 from .samples import ARGUMENTS, TOOLS, Call

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from lsv.request.structured import StructuredOutputsParams
-from lsv.testing.grammars.marked import MarkedBytes, allows
 from lsv.text.answer_parser import CallGrammar
 from lsv.text.round_trip import Call, Case
 from lsv_api.call_grammars import either_grammar, forced_grammar, strict_grammar
 from lsv_guidance.backend import GuidanceBackend
 from lsv_parsers.derived.parser import derive_parser
+from lsv_testing.grammars.marked import MarkedBytes, allows
 
 from .derived_forms import FORMS, template, writer
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from lsv.testing.answers.parsers import check_parser
 from lsv.text.answer_parser import AnswerForm
 from lsv_parsers.inkling import thinking, tools
+from lsv_testing.answers.parsers import check_parser
 
 MESSAGE, END, STOP = "<|message_model|>", "<|end_message|>", "<|content_model_end_sampling|>"
 TEXT, THINK, CALL = "<|content_text|>", "<|content_thinking|>", "<|content_invoke_tool_json|>"

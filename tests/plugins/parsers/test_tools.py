@@ -10,10 +10,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lsv.offers import load_object
-from lsv.testing.answers.parsers import Found, check_parser, parse
 from lsv.text.answer_parser import AnswerForm
 from lsv_parsers.plugin import lsv_tool_parsers
 from lsv_parsers.reader import Reader
+from lsv_testing.answers.parsers import Found, check_parser, parse
 
 from .samples import ARGUMENTS, FAMILIES, TOOLS, Call, Family, written
 

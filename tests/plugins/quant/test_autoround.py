@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from lsv.errors import CheckpointError
-from lsv.nn.linear import Column
-from lsv.testing.quantised import check_answers
-from lsv.testing.quantizer import check_quantizer
-from lsv.testing.tensors import TensorsSource, fill_module, place
-from lsv.weights.quantizer import LinearLayer
 from lsv_quant.checkpoints.autoround import make
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.weights.quantizer import LinearLayer
+from lsv_testing.quantised import check_answers
+from lsv_testing.quantizer import check_quantizer
+from lsv_testing.tensors import TensorsSource, fill_module, place
 
 Tensors = dict[str, torch.Tensor]
 CONFIG: dict[str, Any] = {

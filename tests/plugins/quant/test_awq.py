@@ -12,14 +12,14 @@ import lsv_models.plugin
 import lsv_quant.plugin
 from lsv import LLM, SamplingParams
 from lsv.errors import CheckpointError, ConfigError
-from lsv.nn.linear import Column
-from lsv.testing.catalog import catalog_of
-from lsv.testing.model import engine_config, load
-from lsv.testing.quantised import check_adapted, check_answers, fused_layer, write_quantised
-from lsv.testing.quantizer import check_quantizer
-from lsv.testing.tensors import TensorsSource, fill_module, place
-from lsv.weights.place import Part
 from lsv_quant.checkpoints.awq import make
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.weights.place import Part
+from lsv_testing.catalog import catalog_of
+from lsv_testing.model import engine_config, load
+from lsv_testing.quantised import check_adapted, check_answers, fused_layer, write_quantised
+from lsv_testing.quantizer import check_quantizer
+from lsv_testing.tensors import TensorsSource, fill_module, place
 
 Tensors = dict[str, torch.Tensor]
 CONFIG: dict[str, Any] = {

@@ -12,15 +12,15 @@ from safetensors.torch import load_file, save_file
 
 from lsv import LLM, SamplingParams
 from lsv.errors import CheckpointError, ConfigError
-from lsv.nn.linear import Column, Row
-from lsv.testing.quantised import answer, check_adapted
-from lsv.testing.quantizer import check_quantizer
-from lsv.testing.tensors import TensorsSource, fill_module, place
-from lsv.testing.tiny import tiny
-from lsv.weights.place import Part
 from lsv_quant.checkpoints.bitsandbytes import make
 from lsv_quant.checkpoints.bitsandbytes_source import BitsandbytesSource
 from lsv_quant.tables import EXACT_NF4
+from lsv_runtime.nn.linear import Column, Row
+from lsv_runtime.weights.place import Part
+from lsv_testing.quantised import answer, check_adapted
+from lsv_testing.quantizer import check_quantizer
+from lsv_testing.tensors import TensorsSource, fill_module, place
+from lsv_testing.tiny import tiny
 
 Tensors = dict[str, torch.Tensor]
 

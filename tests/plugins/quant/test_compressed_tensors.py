@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from lsv.errors import CheckpointError, ConfigError
-from lsv.nn.linear import Column, Row
-from lsv.testing.quantised import answer, check_answers, fused_layer, write_quantised
-from lsv.testing.quantizer import check_quantizer
-from lsv.testing.tensors import TensorsSource, fill_module, place
-from lsv.weights.checkpoint import DummySource
-from lsv.weights.place import Part
 from lsv_quant.checkpoints.compressed_tensors import make
+from lsv_runtime.nn.linear import Column, Row
+from lsv_runtime.weights.checkpoint import DummySource
+from lsv_runtime.weights.place import Part
+from lsv_testing.quantised import answer, check_answers, fused_layer, write_quantised
+from lsv_testing.quantizer import check_quantizer
+from lsv_testing.tensors import TensorsSource, fill_module, place
 
 Tensors = dict[str, torch.Tensor]
 Words = Callable[[torch.Tensor, int], torch.Tensor]

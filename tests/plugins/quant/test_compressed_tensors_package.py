@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.nn.linear import Column
-from lsv.testing.tensors import TensorsSource, fill_module, place
 from lsv_quant.checkpoints.compressed_tensors import make
+from lsv_runtime.nn.linear import Column
+from lsv_testing.tensors import TensorsSource, fill_module, place
 
 compressed_tensors = pytest.importorskip("compressed_tensors", reason="the package is not installed")
 

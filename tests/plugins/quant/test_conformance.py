@@ -22,11 +22,11 @@ from lsv import LLM, SamplingParams
 from lsv.offers import QuantizerOffer
 from lsv.plugins.catalog import Catalog
 from lsv.request.outputs import TokenLogprobs
-from lsv.testing.catalog import catalog_of
-from lsv.testing.model import engine_config
-from lsv.testing.tiny import tiny
-from lsv.weights.checkpoint import DummySource
-from lsv.worker.load.declared import declare
+from lsv_runtime.weights.checkpoint import DummySource
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.catalog import catalog_of
+from lsv_testing.model import engine_config
+from lsv_testing.tiny import tiny
 
 pytestmark = pytest.mark.onednn
 

@@ -17,17 +17,17 @@ import lsv_quant.plugin
 from lsv import LLM, SamplingParams
 from lsv.cli.main import main
 from lsv.offers import QuantizerOffer
-from lsv.testing.catalog import catalog_of
-from lsv.testing.model import engine_config, load
-from lsv.testing.quantised import answer as answer_by_kernels
-from lsv.testing.tiny import tiny, write_tokenizer
-from lsv.weights.quantizer import Linear
 from lsv_quant.conversion import prepared
 from lsv_quant.conversion.compensation import CompensatedInt4
 from lsv_quant.conversion.folder import fresh_folder
 from lsv_quant.conversion.formats import WRITABLE
 from lsv_quant.conversion.schemes import make_int4, name_targets
 from lsv_quant.rounding import RoundInt4, from_nibbles, in_groups
+from lsv_runtime.weights.quantizer import Linear
+from lsv_testing.catalog import catalog_of
+from lsv_testing.model import engine_config, load
+from lsv_testing.quantised import answer as answer_by_kernels
+from lsv_testing.tiny import tiny, write_tokenizer
 
 SHAPE = {"hidden_size": 128}
 

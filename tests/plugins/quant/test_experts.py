@@ -11,11 +11,11 @@ import lsv_models.plugin
 import lsv_quant.plugin
 from lsv import LLM
 from lsv.errors import ConfigError
-from lsv.testing.catalog import catalog_of
-from lsv.testing.model import engine_config, load
-from lsv.testing.quantised import answer
-from lsv.testing.tiny import tiny
-from lsv.weights.quantizer import Linear
+from lsv_runtime.weights.quantizer import Linear
+from lsv_testing.catalog import catalog_of
+from lsv_testing.model import engine_config, load
+from lsv_testing.quantised import answer
+from lsv_testing.tiny import tiny
 
 CATALOG = catalog_of(lsv_models.plugin, lsv_quant.plugin)
 

@@ -11,15 +11,15 @@ import transformers
 
 import lsv_demo.plugin
 import lsv_quant.plugin
-from lsv.nn.linear import Column
 from lsv.offers import QuantizerOffer, load_object
-from lsv.testing.catalog import catalog_of
-from lsv.testing.model import Sequences, engine_config, load
-from lsv.testing.quantizer import check_quantizer
-from lsv.testing.tensors import TensorsSource, fill_module, place
-from lsv.weights.fill import Filler
-from lsv.weights.quantizer import Quantizer
-from lsv.worker.load.declared import Declared
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.weights.fill import Filler
+from lsv_runtime.weights.quantizer import Quantizer
+from lsv_runtime.worker.load.declared import Declared
+from lsv_testing.catalog import catalog_of
+from lsv_testing.model import Sequences, engine_config, load
+from lsv_testing.quantizer import check_quantizer
+from lsv_testing.tensors import TensorsSource, fill_module, place
 
 DEMO = Path(lsv_demo.__file__).parent / "checkpoint"
 ERROR = {

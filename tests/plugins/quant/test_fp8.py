@@ -10,20 +10,20 @@ import pytest
 import torch
 
 from lsv.errors import CheckpointError, ConfigError
-from lsv.nn.embed import Head
-from lsv.nn.linear import Column, Row
 from lsv.request.adapter import LoRARequest
-from lsv.testing.adapters import linear_layers, write_adapter
-from lsv.testing.quantised import answer, check_adapted, check_answers, write_quantised
-from lsv.testing.quantizer import check_quantizer
-from lsv.testing.tensors import TensorsSource, fill_module, place
-from lsv.weights.checkpoint import DummySource
-from lsv.weights.codebook import ROUNDED
-from lsv.weights.place import Part
-from lsv.weights.quantizer import PlainLinear, Quantizer
 from lsv_quant import fp8
 from lsv_quant.checkpoints import fp8_checkpoint
 from lsv_quant.tables import E4M3
+from lsv_runtime.nn.embed import Head
+from lsv_runtime.nn.linear import Column, Row
+from lsv_runtime.weights.checkpoint import DummySource
+from lsv_runtime.weights.codebook import ROUNDED
+from lsv_runtime.weights.place import Part
+from lsv_runtime.weights.quantizer import PlainLinear, Quantizer
+from lsv_testing.adapters import linear_layers, write_adapter
+from lsv_testing.quantised import answer, check_adapted, check_answers, write_quantised
+from lsv_testing.quantizer import check_quantizer
+from lsv_testing.tensors import TensorsSource, fill_module, place
 
 BLOCKS = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [32, 64]}
 STATIC = {"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]}

@@ -17,13 +17,8 @@ import lsv_models.plugin
 import lsv_quant.plugin
 from lsv import LLM, SamplingParams
 from lsv.errors import CheckpointError, ConfigError
-from lsv.nn.linear import Row
 from lsv.resolve.files import check_load_format
 from lsv.resolve.locate import locate_model
-from lsv.testing.catalog import catalog_of
-from lsv.testing.model import engine_config, load, load_bound
-from lsv.testing.quantizer import check_quantizer
-from lsv.testing.tensors import fill_module, place
 from lsv_quant.gguf import config
 from lsv_quant.gguf.blocks import TABLES, decode, read_codes, read_offsets, read_scales
 from lsv_quant.gguf.file import read_gguf
@@ -31,6 +26,11 @@ from lsv_quant.gguf.prepare import prepare
 from lsv_quant.gguf.quantizer import make
 from lsv_quant.gguf.source import open_source
 from lsv_quant.gguf.types import TYPES, Form
+from lsv_runtime.nn.linear import Row
+from lsv_testing.catalog import catalog_of
+from lsv_testing.model import engine_config, load, load_bound
+from lsv_testing.quantizer import check_quantizer
+from lsv_testing.tensors import fill_module, place
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Tensor = tuple[str, tuple[int, ...], Array]

@@ -16,13 +16,13 @@ from safetensors.torch import load_file, save_file
 
 from lsv.errors import CheckpointError
 from lsv.plugins.catalog import Catalog
-from lsv.testing.catalog import catalog_of
-from lsv.testing.model import SCHEDULES, Sequences, engine_config, load, run_schedule
-from lsv.testing.tiny import tiny
 from lsv_models import plugin
 from lsv_quant import plugin as quant
 from lsv_quant.gguf.families import FAMILIES
 from lsv_quant.gguf.prepare import prepare
+from lsv_testing.catalog import catalog_of
+from lsv_testing.model import SCHEDULES, Sequences, engine_config, load, run_schedule
+from lsv_testing.tiny import tiny
 
 Tensor = tuple[str, tuple[int, ...], np.ndarray[Any, np.dtype[Any]]]
 Write = Callable[[Path, Mapping[str, Any], Mapping[str, Tensor]], Path]

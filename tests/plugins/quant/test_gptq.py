@@ -12,15 +12,15 @@ import torch
 import lsv_models.plugin
 import lsv_quant.plugin
 from lsv.errors import CheckpointError
-from lsv.nn.linear import Row
-from lsv.testing.catalog import catalog_of
-from lsv.testing.model import engine_config, load
-from lsv.testing.quantised import check_adapted, check_answers, fused_layer, parts_source, write_quantised
-from lsv.testing.quantizer import check_quantizer
-from lsv.testing.tensors import fill_module, place
-from lsv.weights.quantizer import LinearLayer
-from lsv.worker.experts.balancer import held_tensors
 from lsv_quant.checkpoints.gptq import make
+from lsv_runtime.nn.linear import Row
+from lsv_runtime.weights.quantizer import LinearLayer
+from lsv_runtime.worker.experts.balancer import held_tensors
+from lsv_testing.catalog import catalog_of
+from lsv_testing.model import engine_config, load
+from lsv_testing.quantised import check_adapted, check_answers, fused_layer, parts_source, write_quantised
+from lsv_testing.quantizer import check_quantizer
+from lsv_testing.tensors import fill_module, place
 
 Tensors = dict[str, torch.Tensor]
 CONFIG: dict[str, Any] = {

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from lsv.nn.linear import Column, Row
-from lsv.testing.tensors import place
 from lsv_quant.online import int4
+from lsv_runtime.nn.linear import Column, Row
+from lsv_testing.tensors import place
 
 
 def column(inputs: int, outputs: int, rank: int = 0, size: int = 1, make: Any = int4.make_by_size) -> int:

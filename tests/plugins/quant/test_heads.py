@@ -11,15 +11,15 @@ import torch
 
 import lsv_models.plugin
 import lsv_quant.plugin
-from lsv.nn.embed import Head
 from lsv.offers import load_object
-from lsv.testing.catalog import catalog_of
-from lsv.testing.model import engine_config, load
-from lsv.testing.quantised import answer
-from lsv.testing.tensors import TensorsSource, fill_module, place
-from lsv.testing.tiny import tiny
-from lsv.weights.quantizer import Quantizer, WithIgnored
 from lsv_quant.rounding import to_int8
+from lsv_runtime.nn.embed import Head
+from lsv_runtime.weights.quantizer import Quantizer, WithIgnored
+from lsv_testing.catalog import catalog_of
+from lsv_testing.model import engine_config, load
+from lsv_testing.quantised import answer
+from lsv_testing.tensors import TensorsSource, fill_module, place
+from lsv_testing.tiny import tiny
 
 CATALOG = catalog_of(lsv_models.plugin, lsv_quant.plugin)
 FOUR_BITS = ("sym_int4", "sym_int4_g64", "asym_int4", "mxfp4", "nf4", "bitsandbytes")

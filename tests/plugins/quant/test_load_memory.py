@@ -13,10 +13,10 @@ from safetensors.torch import save_file
 
 import lsv_models.plugin
 import lsv_quant.plugin
-from lsv.testing.catalog import catalog_of
-from lsv.testing.model import engine_config
-from lsv.worker.load.declared import declare
-from lsv.worker.load.loaded import fill, open_source
+from lsv_runtime.worker.load.declared import declare
+from lsv_runtime.worker.load.loaded import fill, open_source
+from lsv_testing.catalog import catalog_of
+from lsv_testing.model import engine_config
 
 FORMATS = ("int8", "sym_int4", "asym_int4", "nf4")
 MEASURE = """
@@ -24,10 +24,10 @@ import re, sys
 from pathlib import Path
 import torch
 import lsv_models.plugin, lsv_quant.plugin
-from lsv.worker.load.declared import declare
-from lsv.worker.load.loaded import fill, open_source
-from lsv.testing.catalog import catalog_of
-from lsv.testing.model import engine_config
+from lsv_runtime.worker.load.declared import declare
+from lsv_runtime.worker.load.loaded import fill, open_source
+from lsv_testing.catalog import catalog_of
+from lsv_testing.model import engine_config
 
 def status(key):
     return int(re.search(key + r":\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from lsv.errors import CheckpointError
-from lsv.testing.quantised import answer, write_quantised
-from lsv.testing.tensors import TensorsSource
 from lsv_quant.checkpoints.compressed_tensors import make as make_compressed
 from lsv_quant.checkpoints.gptq import make as make_gptq
 from lsv_quant.checkpoints.marlin_source import MarlinSource
 from lsv_quant.recognise import is_marlin, is_sparse
+from lsv_testing.quantised import answer, write_quantised
+from lsv_testing.tensors import TensorsSource
 
 Tensors = dict[str, torch.Tensor]
 WORD_ORDER = {4: (0, 2, 4, 6, 1, 3, 5, 7), 8: (0, 2, 1, 3, 4, 6, 5, 7)}

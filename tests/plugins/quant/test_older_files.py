@@ -10,8 +10,8 @@ import pytest
 import lsv_quant.plugin
 from lsv.offers import QuantizerOffer
 from lsv.resolve.overrides import older_quantization
-from lsv.testing.catalog import catalog_of
-from lsv.weights.quantizer import Quantizer
+from lsv_runtime.weights.quantizer import Quantizer
+from lsv_testing.catalog import catalog_of
 
 CATALOG = catalog_of(lsv_quant.plugin)
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from lsv.errors import CheckpointError
-from lsv.nn.linear import Column
-from lsv.testing.tensors import TensorsSource, fill_module, place
 from lsv_quant.online import online_coded
 from lsv_quant.online.online_coded import Round, to_mxfp4, to_nf4
 from lsv_quant.tables import E2M1, EXACT_NF4, NF4, nearest
+from lsv_runtime.nn.linear import Column
+from lsv_testing.tensors import TensorsSource, fill_module, place
 
 
 def decoded(name: str, weight: torch.Tensor) -> torch.Tensor:

@@ -10,9 +10,9 @@ import torch
 
 from lsv.errors import CheckpointError
 from lsv.resolve.locate import merge
-from lsv.weights.quantizer import LinearLayer, PerLayer, Unquantised
 from lsv_quant.checkpoints import autoround, awq, compressed_tensors, fp8_checkpoint, gptq
 from lsv_quant.checkpoints.scheme import Scheme
+from lsv_runtime.weights.quantizer import LinearLayer, PerLayer, Unquantised
 
 Make = Callable[[Mapping[str, Any]], Any]
 WEIGHTS = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel"}

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from lsv.errors import CheckpointError
-from lsv.testing.quantised import answer, write_quantised
-from lsv.testing.tensors import TensorsSource
 from lsv_quant.checkpoints.compressed_tensors import make
 from lsv_quant.checkpoints.sparse_source import SparseSource
+from lsv_testing.quantised import answer, write_quantised
+from lsv_testing.tensors import TensorsSource
 
 Tensors = dict[str, torch.Tensor]
 SPARSITY = {"format": "sparse-24-bitmask", "sparsity_structure": "2:4", "targets": ["Linear"], "ignore": ["lm_head"],

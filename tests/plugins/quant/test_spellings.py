@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from lsv.nn.decoder import Decoder
 from lsv.plugins import load
 from lsv.resolve.locate import read_config
-from lsv.testing.fakes.client import fake_config
-from lsv.testing.tiny import tiny
-from lsv.weights.naming import rename, spellings
-from lsv.weights.quantizer import Linear
-from lsv.worker.load.declared import declare
 from lsv_models.llava import Llava
 from lsv_models.qwen2_vl import Qwen2VL
 from lsv_models.rms.internlm import InternLM2
+from lsv_runtime.nn.decoder import Decoder
+from lsv_runtime.weights.naming import rename, spellings
+from lsv_runtime.weights.quantizer import Linear
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.fakes.client import fake_config
+from lsv_testing.tiny import tiny
 
 OFFERS = {"qwen2_vl": "qwen2_vl", "llava": "llava", "qwen3_omni_moe_thinker": "qwen3_omni"}
 BLOCKS = {

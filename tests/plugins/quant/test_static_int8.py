@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from lsv.errors import CheckpointError
-from lsv.testing.quantised import answer, fused_layer, write_quantised
-from lsv.testing.quantizer import check_quantizer
 from lsv_quant.checkpoints.compressed_tensors import make
+from lsv_testing.quantised import answer, fused_layer, write_quantised
+from lsv_testing.quantizer import check_quantizer
 
 Tensors = dict[str, torch.Tensor]
 WEIGHTS = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel", "dynamic": False}

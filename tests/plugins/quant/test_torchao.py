@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from lsv.errors import CheckpointError
-from lsv.nn.linear import Column
-from lsv.testing.quantised import check_answers, fused_layer
-from lsv.testing.quantizer import check_quantizer
-from lsv.testing.tensors import fill_module, place
-from lsv.weights.checkpoint import DummySource
-from lsv.weights.place import Part
 from lsv_quant.checkpoints.torchao import make
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.weights.checkpoint import DummySource
+from lsv_runtime.weights.place import Part
+from lsv_testing.quantised import check_answers, fused_layer
+from lsv_testing.quantizer import check_quantizer
+from lsv_testing.tensors import fill_module, place
 
 Tensors = dict[str, torch.Tensor]
 Packed = tuple[Tensors, torch.Tensor]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lsv.testing.tiny import tiny
+from lsv_testing.tiny import tiny
 
 NSYS = """#!/bin/bash
 # In place of Nsight Systems: notes how it was called, writes a report, and becomes what it is to run.

@@ -85,8 +85,8 @@ def test_the_example_writes_answers(cluster: Any, checkpoint: str, tmp_path: Pat
 
 def test_engines_over_machines_are_refused(checkpoint: str) -> None:
     from lsv.config import Topology
-    from lsv.testing.fakes.engine import engine_config
     from lsv_bench.commands.offline import check
+    from lsv_testing.fakes.engine import engine_config
 
     with pytest.raises(ConfigError, match="each of the --instances is on one machine"):
         check(engine_config(executor="ray"))

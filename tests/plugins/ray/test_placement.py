@@ -7,9 +7,9 @@ import pytest
 from lsv import plugins
 from lsv.config import ReplicaNodes, Topology
 from lsv.offers import PlatformOffer
-from lsv.testing.fakes.engine import engine_config
 from lsv_ray import plugin
 from lsv_ray.plugin import lsv_check_config
+from lsv_testing.fakes.engine import engine_config
 
 
 @pytest.mark.row("F-285")

@@ -18,7 +18,7 @@ import pytest
 
 from lsv import LLM, SamplingParams
 from lsv.processes.ports import free_port
-from lsv.testing.tiny import tiny
+from lsv_testing.tiny import tiny
 
 pytest.importorskip("ray")
 

@@ -11,7 +11,6 @@ import torch
 
 from lsv import LLM, SamplingParams
 from lsv.capabilities import DeviceInfo
-from lsv.devices.device import Memory
 from lsv.errors import ConfigError
 from lsv.offers import PlatformOffer
 from lsv.plugins import load
@@ -19,8 +18,9 @@ from lsv.resolve import resolve
 from lsv.settings import Declared, gather
 from lsv.settings.flags import parse
 from lsv.settings.options import for_scope
-from lsv.testing.platform import check_platform
-from lsv.testing.tiny import tiny
+from lsv_runtime.devices.device import Memory
+from lsv_testing.platform import check_platform
+from lsv_testing.tiny import tiny
 from lsv_torch import device as device_module
 from lsv_torch import machine, plugin
 from lsv_torch.device import TorchDevice, try_out

@@ -21,9 +21,9 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 
-from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, token_bytes
-from lsv.attention.pattern import BlockPattern
 from lsv.kv.spec import KVGroup
+from lsv_runtime.attention import AttentionLayer, BatchLayout, CacheSpec, token_bytes
+from lsv_runtime.attention.pattern import BlockPattern
 from lsv_triton import device_table
 from lsv_triton.attention.backend import TritonAttention
 

@@ -20,9 +20,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from lsv.weights.codebook import ROUNDED, Codebook, CodedLinear
-from lsv.weights.quantizer import LinearLayer, PlainLinear
-from lsv.weights.static_coded import StaticCodedLinear
+from lsv_runtime.weights.codebook import ROUNDED, Codebook, CodedLinear
+from lsv_runtime.weights.quantizer import LinearLayer, PlainLinear
+from lsv_runtime.weights.static_coded import StaticCodedLinear
 from lsv_triton import device_table
 
 _POINTERS = {

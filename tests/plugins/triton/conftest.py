@@ -10,7 +10,7 @@ import torch
 import triton
 
 from lsv.capabilities import DeviceInfo
-from lsv.devices.device import Budget, Device, Memory
+from lsv_runtime.devices.device import Budget, Device, Memory
 from suite.interpreter import quicken
 
 _GPU = next((kind for kind in ("cuda", "xpu") if getattr(torch, kind).is_available()), None)

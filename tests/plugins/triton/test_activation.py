@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lsv.nn import mlp
-from lsv.nn.mlp import ClampedGate, GatedActivation
 from lsv.offers import KernelOffer, load_object
-from lsv.testing.ops import check_kernel
+from lsv_runtime.nn import mlp
+from lsv_runtime.nn.mlp import ClampedGate, GatedActivation
+from lsv_testing.ops import check_kernel
 from lsv_triton import plugin
 from lsv_triton.layers.activation import KINDS
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from lsv.testing.attention import cover_pairs
+from lsv_testing.attention import cover_pairs
 
 SHARED = {"90": 232448, "80": 166912, "86": 101376, "75": 65536, "gfx942": 65536}
 """Bytes of shared memory that a program may have."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lsv.devices.device import Device
-from lsv.testing.attention import AttentionCase, attention_cases, check_attention, check_row_invariance
+from lsv_runtime.devices.device import Device
+from lsv_testing.attention import AttentionCase, attention_cases, check_attention, check_row_invariance
 from lsv_triton.attention.backend import TritonAttention
 
 KINDS = ("values_in_keys", "biases", "pattern")

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from lsv.attention import AttentionLayer, CacheSpec
-from lsv.devices.device import Device
 from lsv.kv.spec import KVGroup
-from lsv.testing.attention import AttentionCase, attention_cases, check_attention
+from lsv_runtime.attention import AttentionLayer, CacheSpec
+from lsv_runtime.devices.device import Device
+from lsv_testing.attention import AttentionCase, attention_cases, check_attention
 from lsv_triton import plugin
 from lsv_triton.attention import torch_backend as torch_attention
 from lsv_triton.attention.torch_backend import TorchAttention

@@ -10,13 +10,13 @@ import pytest
 import torch
 from triton.runtime.interpreter import GridExecutor
 
-from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, token_bytes
-from lsv.attention.paged import PagedBackend
-from lsv.attention.plan import PagedPlan
-from lsv.devices.device import Device
 from lsv.kv.spec import KVGroup
-from lsv.testing.attention import AttentionCase, attention_cases, check_attention, check_row_invariance
-from lsv.testing.recording import Recording
+from lsv_runtime.attention import AttentionLayer, BatchLayout, CacheSpec, token_bytes
+from lsv_runtime.attention.paged import PagedBackend
+from lsv_runtime.attention.plan import PagedPlan
+from lsv_runtime.devices.device import Device
+from lsv_runtime.emulation.recording import Recording
+from lsv_testing.attention import AttentionCase, attention_cases, check_attention, check_row_invariance
 from lsv_triton.attention import backend as attention
 from lsv_triton.attention import torch_backend as torch_attention
 from lsv_triton.attention import write_kernel

@@ -10,11 +10,11 @@ import torch
 import triton
 
 from lsv.offers import load_object
-from lsv.ops import bind
-from lsv.weights.codebook import ROUNDED, Codebook, CodedLinear
-from lsv.weights.quantizer import LinearLayer
 from lsv_quant import fp8
 from lsv_quant.checkpoints import compressed_tensors, fp8_checkpoint
+from lsv_runtime.ops import bind
+from lsv_runtime.weights.codebook import ROUNDED, Codebook, CodedLinear
+from lsv_runtime.weights.quantizer import LinearLayer
 from lsv_triton import device_table, plugin
 from lsv_triton.gemm.fp8 import Fp8Linear, fp8_reference
 from lsv_triton.gemm.rounding import round_rows, round_rows_reference

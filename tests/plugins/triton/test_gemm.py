@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.nn.linear import Column
 from lsv.offers import KernelOffer, OpSpec
-from lsv.testing.attention import cover_pairs
-from lsv.testing.ops import check_kernel
-from lsv.weights.codebook import Codebook, CodedLinear, to_nibbles
-from lsv.weights.quantizer import LinearLayer
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.weights.codebook import Codebook, CodedLinear, to_nibbles
+from lsv_runtime.weights.quantizer import LinearLayer
+from lsv_testing.attention import cover_pairs
+from lsv_testing.ops import check_kernel
 from lsv_triton import availability, plugin
 from lsv_triton.gemm.linear import TritonLinear
 from lsv_triton.gemm.weights import in_tiles

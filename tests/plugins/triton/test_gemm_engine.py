@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lsv import LLM, SamplingParams
-from lsv.testing.tiny import tiny
+from lsv_testing.tiny import tiny
 
 SAMPLING = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
 

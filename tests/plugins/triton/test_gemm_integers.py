@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.nn.linear import Column
 from lsv.offers import load_object
-from lsv.ops import bind
-from lsv.testing.tensors import fill_module, place
-from lsv.weights.checkpoint import DummySource
 from lsv_quant.online import int4, int8
 from lsv_quant.online.online import Online
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.ops import bind
+from lsv_runtime.weights.checkpoint import DummySource
+from lsv_testing.tensors import fill_module, place
 from lsv_triton import plugin
 from lsv_triton.gemm.rounding import round_rows, round_rows_reference
 

@@ -14,14 +14,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import GridExecutor
 
 import lsv_models.plugin
-from lsv.attention import CacheSpec
-from lsv.devices.device import Device
-from lsv.nn import model
 from lsv.offers import OpSpec
-from lsv.testing.catalog import catalog_of
-from lsv.testing.model import SCHEDULES, Sequences, check_kernels, engine_config, load, load_bound, run_schedule
-from lsv.testing.tiny import tiny
-from lsv.worker.load.declared import Declared
+from lsv_runtime.attention import CacheSpec
+from lsv_runtime.devices.device import Device
+from lsv_runtime.nn import model
+from lsv_runtime.worker.load.declared import Declared
+from lsv_testing.catalog import catalog_of
+from lsv_testing.model import SCHEDULES, Sequences, check_kernels, engine_config, load, load_bound, run_schedule
+from lsv_testing.tiny import tiny
 from lsv_triton import plugin
 from lsv_triton.attention.backend import TritonAttention
 from lsv_triton.attention.cache import KVCache

@@ -11,12 +11,12 @@ import torch
 import triton
 
 from lsv import LLM, LoRARequest, SamplingParams
-from lsv.adapters.slots import AdapterSlots
-from lsv.nn.model import ActiveAdapters
-from lsv.testing.adapters import linear_layers, write_adapter
-from lsv.testing.tiny import tiny
-from lsv.weights.quantizer import LinearLayer
-from lsv.worker.transfer import send_adapters
+from lsv_runtime.adapters.slots import AdapterSlots
+from lsv_runtime.nn.model import ActiveAdapters
+from lsv_runtime.weights.quantizer import LinearLayer
+from lsv_runtime.worker.transfer import send_adapters
+from lsv_testing.adapters import linear_layers, write_adapter
+from lsv_testing.tiny import tiny
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-6, torch.float16: 2**-9}
 SHAPES = [(6, 40, 8, 70), (5, 300, 16, 33), (3, 17, 5, 130)]  # tokens, inputs, rank, outputs

@@ -13,24 +13,24 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import GridExecutor
 
-from lsv.adapters.experts import attach_to
-from lsv.adapters.shares import Share
 from lsv.errors import CheckpointError
-from lsv.nn.model import ActiveAdapters
-from lsv.nn.moe import MoE
-from lsv.nn.routers import ScoredRouter
 from lsv.offers import KernelOffer, load_object
-from lsv.ops import bind
-from lsv.testing.ops import check_rows
-from lsv.testing.recording import Recording
-from lsv.testing.tensors import fill_module, place
-from lsv.weights.checkpoint import DummySource
-from lsv.weights.fill import Filler
-from lsv.weights.quantizer import LinearLayer, PerLayer, Quantizer, Unquantised
-from lsv.worker.transfer import send_adapters
 from lsv_models.sparse.gpt_oss import ClampedExpert
 from lsv_quant import fp8
 from lsv_quant.online import int4, int8, online_coded
+from lsv_runtime.adapters.experts import attach_to
+from lsv_runtime.adapters.shares import Share
+from lsv_runtime.emulation.recording import Recording
+from lsv_runtime.nn.model import ActiveAdapters
+from lsv_runtime.nn.moe import MoE
+from lsv_runtime.nn.routers import ScoredRouter
+from lsv_runtime.ops import bind
+from lsv_runtime.weights.checkpoint import DummySource
+from lsv_runtime.weights.fill import Filler
+from lsv_runtime.weights.quantizer import LinearLayer, PerLayer, Quantizer, Unquantised
+from lsv_runtime.worker.transfer import send_adapters
+from lsv_testing.ops import check_rows
+from lsv_testing.tensors import fill_module, place
 from lsv_triton import plugin
 from lsv_triton.gemm.moe import GroupedExperts, choose_experts, route_rows
 from lsv_triton.gemm.weights import Stack

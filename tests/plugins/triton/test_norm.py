@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from lsv.nn.norm import RMSNorm
 from lsv.offers import KernelOffer
-from lsv.testing.ops import check_kernel
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_testing.ops import check_kernel
 from lsv_triton import plugin
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10}

@@ -9,13 +9,13 @@ import torch
 import triton
 
 import lsv_models.plugin
-from lsv.devices.communicator import Communicator, Group
-from lsv.devices.rank_sum import RankSum
-from lsv.testing.catalog import catalog_of
-from lsv.testing.model import engine_config
-from lsv.testing.tiny import tiny
-from lsv.worker.load.bound import bind_ops
-from lsv.worker.load.declared import declare
+from lsv_runtime.devices.communicator import Communicator, Group
+from lsv_runtime.devices.rank_sum import RankSum
+from lsv_runtime.worker.load.bound import bind_ops
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.catalog import catalog_of
+from lsv_testing.model import engine_config
+from lsv_testing.tiny import tiny
 from lsv_triton import plugin
 from lsv_triton.rank_sum import SumRanks
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lsv.nn.norm import RMSNorm
-from lsv.nn.rope import Rope, RopeConfig
 from lsv.offers import KernelOffer
-from lsv.testing.ops import check_kernel
-from lsv.testing.tensors import fill_module, place
-from lsv.weights.checkpoint import DummySource
-from lsv.weights.place import Weights
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.rope import Rope, RopeConfig
+from lsv_runtime.weights.checkpoint import DummySource
+from lsv_runtime.weights.place import Weights
+from lsv_testing.ops import check_kernel
+from lsv_testing.tensors import fill_module, place
 from lsv_triton import plugin
 
 TOLERANCE = {torch.float32: 4e-6, torch.bfloat16: 2**-6, torch.float16: 2**-9}

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, token_bytes
-from lsv.attention.plan import PagedPlan
-from lsv.devices.device import Device
 from lsv.kv.spec import KVGroup
-from lsv.nn.norm import RMSNorm
-from lsv.nn.rope import Rope, RopeConfig
-from lsv.testing.tensors import fill_module
-from lsv.testing.tensors import place as weights_at
-from lsv.weights.checkpoint import DummySource
+from lsv_runtime.attention import AttentionLayer, BatchLayout, CacheSpec, token_bytes
+from lsv_runtime.attention.plan import PagedPlan
+from lsv_runtime.devices.device import Device
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.rope import Rope, RopeConfig
+from lsv_runtime.weights.checkpoint import DummySource
+from lsv_testing.tensors import fill_module
+from lsv_testing.tensors import place as weights_at
 from lsv_triton.attention.backend import TritonAttention
 from lsv_triton.attention.cache import KVCache
 from lsv_triton.layers.rope import turn_heads

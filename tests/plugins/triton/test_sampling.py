@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lsv.nn import sample_ops
-from lsv.nn.sampling import CHOICE, EDIT, NO_TOKEN_LEFT, NOT_FINITE, WHOLE, Choices, Edits, Kind, Sampling, told
 from lsv.offers import load_object
-from lsv.ops import bind
+from lsv_runtime.nn import sample_ops
+from lsv_runtime.nn.sampling import CHOICE, EDIT, NO_TOKEN_LEFT, NOT_FINITE, WHOLE, Choices, Edits, Kind, Sampling, told
+from lsv_runtime.ops import bind
 from lsv_triton import plugin
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lsv.attention import BatchLayout
+from lsv_runtime.attention import BatchLayout
 from lsv_triton.attention.schedule import NOBODY, Schedule, Tiling, make_schedule
 
 TILING = Tiling(queries=16, causal=True, window=None, programs=66, segment=512, doubling=16, most_parts=4096)

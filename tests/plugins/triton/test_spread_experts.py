@@ -13,18 +13,18 @@ import torch
 from torch import nn
 from triton.runtime.interpreter import GridExecutor
 
-from lsv.devices.collectives import BackendCommunicator, gloo
-from lsv.devices.communicator import Group
 from lsv.errors import ConfigError
-from lsv.nn.moe import MoE
 from lsv.offers import KernelOffer, load_object
-from lsv.ops import MixingKernel
-from lsv.testing.ops import SpreadRanks, check_rows
-from lsv.testing.recording import Recording
-from lsv.weights.codebook import CodedLinear
-from lsv.weights.place import Weights
-from lsv.worker.experts.balancer import ExpertBalancer
 from lsv_quant import plugin as quant
+from lsv_runtime.devices.collectives import BackendCommunicator, gloo
+from lsv_runtime.devices.communicator import Group
+from lsv_runtime.emulation.recording import Recording
+from lsv_runtime.nn.moe import MoE
+from lsv_runtime.ops import MixingKernel
+from lsv_runtime.weights.codebook import CodedLinear
+from lsv_runtime.weights.place import Weights
+from lsv_runtime.worker.experts.balancer import ExpertBalancer
+from lsv_testing.ops import SpreadRanks, check_rows
 from lsv_triton import plugin
 from lsv_triton.gemm.moe import route_rows
 

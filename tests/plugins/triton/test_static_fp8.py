@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.nn.moe import MoE
 from lsv.offers import load_object
-from lsv.ops import bind
-from lsv.testing.ops import SpreadRanks
-from lsv.testing.tensors import fill_module, place
-from lsv.weights.checkpoint import DummySource
-from lsv.weights.codebook import Codebook
-from lsv.weights.fill import Filler
-from lsv.weights.place import Weights
-from lsv.weights.quantizer import LinearLayer
-from lsv.weights.static_coded import StaticCodedLinear
 from lsv_quant.checkpoints import fp8_checkpoint
 from lsv_quant.tables import E4M3, NIBBLES
+from lsv_runtime.nn.moe import MoE
+from lsv_runtime.ops import bind
+from lsv_runtime.weights.checkpoint import DummySource
+from lsv_runtime.weights.codebook import Codebook
+from lsv_runtime.weights.fill import Filler
+from lsv_runtime.weights.place import Weights
+from lsv_runtime.weights.quantizer import LinearLayer
+from lsv_runtime.weights.static_coded import StaticCodedLinear
+from lsv_testing.ops import SpreadRanks
+from lsv_testing.tensors import fill_module, place
 from lsv_triton import plugin
 from lsv_triton.gemm.linear import TritonLinear
 from lsv_triton.gemm.moe import route_rows

@@ -11,8 +11,8 @@ from lsv.resolve import resolve
 from lsv.settings import Declared, gather
 from lsv.settings.flags import parse
 from lsv.settings.options import for_scope
-from lsv.testing.tiny import tiny
-from lsv.worker.load.survey import bound_ops
+from lsv_runtime.worker.load.survey import bound_ops
+from lsv_testing.tiny import tiny
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lsv.testing.fakes.engine import engine_config
+from lsv_testing.fakes.engine import engine_config
 from lsv_xpu import libraries, platform, plugin, sysfs
 from lsv_xpu.devices_table import MODELS, Family, by_id, by_short_name, family_by_id, family_of, model_of
 from lsv_xpu.emulation.platform import EmulatedXpuPlatform

@@ -15,17 +15,17 @@ import torch
 
 from lsv import LLM, SamplingParams
 from lsv.config import EngineConfig
-from lsv.devices.communicator import Group
-from lsv.devices.graphs import Graphs
-from lsv.devices.shapes import BatchLimits, Shape
 from lsv.errors import ConfigError
 from lsv.plugins import load
 from lsv.resolve import resolve
 from lsv.settings import Declared, gather, options
 from lsv.settings.flags import parse
-from lsv.testing.attention import cover_pairs
-from lsv.testing.emulation import FakeEvent, FakeGraph, StrictFake, UnknownCall
-from lsv.testing.tiny import tiny
+from lsv_runtime.devices.communicator import Group
+from lsv_runtime.devices.graphs import Graphs
+from lsv_runtime.devices.shapes import BatchLimits, Shape
+from lsv_runtime.emulation.fakes import FakeEvent, FakeGraph, StrictFake, UnknownCall
+from lsv_testing.attention import cover_pairs
+from lsv_testing.tiny import tiny
 from lsv_xpu.device import XpuDevice
 from lsv_xpu.emulation.platform import GRAPH_ROWS, EmulatedXpuPlatform, FakeXpu
 

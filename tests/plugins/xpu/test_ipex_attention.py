@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
-from lsv.devices.device import Device
 from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup
-from lsv.testing.attention import AttentionCase, attention_cases, check_attention
 from lsv_cpu.platform import CpuPlatform
+from lsv_runtime.attention import AttentionLayer, BatchLayout, CacheSpec
+from lsv_runtime.devices.device import Device
+from lsv_testing.attention import AttentionCase, attention_cases, check_attention
 from lsv_xpu import libraries, plugin
 from lsv_xpu.emulation.ipex import FakeIpex
 from lsv_xpu.ipex.attention import IpexAttention

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from lsv.nn.mlp import GatedActivation
-from lsv.nn.norm import RMSNorm
-from lsv.nn.rope import Rope, RopeConfig
 from lsv.offers import KernelOffer, OpSpec
-from lsv.ops import dtype_name
-from lsv.testing.ops import check_kernel
+from lsv_runtime.nn.mlp import GatedActivation
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.rope import Rope, RopeConfig
+from lsv_runtime.ops import dtype_name
+from lsv_testing.ops import check_kernel
 from lsv_xpu import libraries, plugin
 from lsv_xpu.emulation.ipex import FakeIpex
 

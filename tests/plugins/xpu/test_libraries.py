@@ -9,7 +9,7 @@ import pytest
 
 from lsv.errors import ConfigError
 from lsv.offers import load_object
-from lsv.testing.emulation import StrictFake
+from lsv_runtime.emulation.fakes import StrictFake
 from lsv_xpu import libraries, plugin
 from lsv_xpu.devices_table import by_short_name
 from lsv_xpu.emulation.platform import EmulatedXpuPlatform, emulated_info

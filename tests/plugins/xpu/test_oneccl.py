@@ -14,13 +14,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lsv.devices.collectives import serve_store
-from lsv.devices.communicator import Group
 from lsv.errors import ConfigError
 from lsv.processes.folder import PrivateFolder
 from lsv.settings import Declared, gather, neutral
-from lsv.testing.fakes.engine import engine_config
-from lsv.testing.placement.launches import EmulatedGloo
+from lsv_runtime.devices.collectives import serve_store
+from lsv_runtime.devices.communicator import Group
+from lsv_runtime.emulation.placement.launches import EmulatedGloo
+from lsv_testing.fakes.engine import engine_config
 from lsv_xpu import checks, oneccl, plugin, trial
 from lsv_xpu.devices_table import by_short_name
 from lsv_xpu.emulation.platform import FakeVendor

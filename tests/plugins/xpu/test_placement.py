@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.testing.placement.device import placement
+from lsv_runtime.emulation.placement.device import placement
 from lsv_xpu import libraries
 from lsv_xpu.emulation.platform import EmulatedXpuPlatform
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lsv.errors import ConfigError
-from lsv.testing.platform import check_platform
+from lsv_testing.platform import check_platform
 from lsv_xpu import plugin
 from lsv_xpu.platform import XpuPlatform
 

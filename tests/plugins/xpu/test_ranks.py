@@ -11,7 +11,7 @@ import pytest
 from lsv import LLM, SamplingParams
 from lsv.processes.ports import free_port
 from lsv.processes.process import Process
-from lsv.testing.tiny import tiny
+from lsv_testing.tiny import tiny
 
 
 def answers(checkpoint: Path, ranks: int, platform: str, **more: Any) -> list[tuple[int, ...]]:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.testing.vendors.checks import BadCall
-from lsv.testing.vendors.signatures import Package, bind_schema, fake_ops, signature
+from lsv_runtime.emulation.vendors.checks import BadCall
+from lsv_runtime.emulation.vendors.signatures import Package, bind_schema, fake_ops, signature
 from lsv_xpu import libraries
 from lsv_xpu.emulation import ipex, vllm_flash
 from lsv_xpu.emulation.ipex import FakeIpex, IpexFunctions

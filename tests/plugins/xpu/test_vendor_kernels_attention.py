@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
-from lsv.attention.step_plan import make_plan
-from lsv.devices.device import Device
-from lsv.devices.staging import Staging, close_staging, open_staging
 from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup
-from lsv.testing.attention import AttentionCase, attention_cases, check_attention
-from lsv.testing.vendors.checks import BadCall
 from lsv_cpu.platform import CpuPlatform
+from lsv_runtime.attention import AttentionLayer, BatchLayout, CacheSpec
+from lsv_runtime.attention.step_plan import make_plan
+from lsv_runtime.devices.device import Device
+from lsv_runtime.devices.staging import Staging, close_staging, open_staging
+from lsv_runtime.emulation.vendors.checks import BadCall
+from lsv_testing.attention import AttentionCase, attention_cases, check_attention
 from lsv_xpu import plugin
 from lsv_xpu.emulation.vllm_kernels import FakeVllmKernels
 from lsv_xpu.vllm.attention import FlashAttention

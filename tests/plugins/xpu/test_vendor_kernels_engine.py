@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lsv import LLM, SamplingParams
-from lsv.testing.tiny import tiny
+from lsv_testing.tiny import tiny
 from lsv_xpu import libraries
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, detokenize=False)

@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.nn.linear import Column
-from lsv.nn.mlp import GatedActivation
-from lsv.nn.moe import MoE
-from lsv.nn.norm import RMSNorm
-from lsv.nn.rope import Rope, RopeConfig
 from lsv.offers import KernelOffer, OpSpec, load_object
-from lsv.ops import bind
-from lsv.testing.ops import check_kernel
-from lsv.testing.tensors import fill_module, place
-from lsv.testing.vendors.checks import BadCall
-from lsv.weights.checkpoint import DummySource
-from lsv.weights.codebook import ROUNDED, Codebook, CodedLinear, to_nibbles
-from lsv.weights.quantizer import LinearLayer
 from lsv_quant.online.int4 import make_64
+from lsv_runtime.emulation.vendors.checks import BadCall
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.mlp import GatedActivation
+from lsv_runtime.nn.moe import MoE
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.rope import Rope, RopeConfig
+from lsv_runtime.ops import bind
+from lsv_runtime.weights.checkpoint import DummySource
+from lsv_runtime.weights.codebook import ROUNDED, Codebook, CodedLinear, to_nibbles
+from lsv_runtime.weights.quantizer import LinearLayer
+from lsv_testing.ops import check_kernel
+from lsv_testing.tensors import fill_module, place
 from lsv_xpu import libraries, plugin
 from lsv_xpu.emulation.torch_int4 import FakeTorchInt4
 from lsv_xpu.emulation.vllm_kernels import FakeVllmKernels

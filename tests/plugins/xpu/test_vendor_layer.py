@@ -12,12 +12,12 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 import lsv_models.plugin
-from lsv.nn.step import Step
-from lsv.testing.catalog import catalog_of
-from lsv.testing.model import Sequences, check_kernels, engine_config, load, load_bound
-from lsv.testing.tiny import tiny
-from lsv.testing.vendors.signatures import Op
-from lsv.worker.load.declared import Declared
+from lsv_runtime.emulation.vendors.signatures import Op
+from lsv_runtime.nn.step import Step
+from lsv_runtime.worker.load.declared import Declared
+from lsv_testing.catalog import catalog_of
+from lsv_testing.model import Sequences, check_kernels, engine_config, load, load_bound
+from lsv_testing.tiny import tiny
 from lsv_xpu import libraries, plugin
 from lsv_xpu.emulation.vllm_kernels import FakeVllmKernels
 from lsv_xpu.vllm.layer import VllmLayer

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from lsv.testing.adapters import linear_layers, write_adapter
 from lsv.text.tokenizer import Tokenizer
 from lsv_quant.gguf.file import read_gguf
 from lsv_quant.gguf.tokenizer import write_tokenizer
+from lsv_testing.adapters import linear_layers, write_adapter
 from published.packages import provide
 from published.prompts import read_calibration
 

@@ -88,7 +88,7 @@ def watch(patches: pytest.MonkeyPatch, seen: Callable[[str], None]) -> None:
     from lsv.engine.engine import Engine
     from lsv.engine.socket_client import SocketClient
     from lsv.settings import Settings, options
-    from lsv.worker.worker import Worker
+    from lsv_runtime.worker.worker import Worker
 
     def before(owner: Any, name: str, describe: Callable[..., str | None]) -> None:
         original = getattr(owner, name)
@@ -113,7 +113,7 @@ def watch(patches: pytest.MonkeyPatch, seen: Callable[[str], None]) -> None:
 
 
 def _is_real(executor: object) -> bool:
-    return type(executor).__module__.startswith("lsv.worker.")
+    return type(executor).__module__.startswith("lsv_runtime.worker.")
 
 
 def _engine(config: Any) -> str:

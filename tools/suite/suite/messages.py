@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from lsv.testing.fakes.client import FakeClient
+from lsv_testing.fakes.client import FakeClient
 
 USER = [{"role": "user", "content": "Weather?"}]
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

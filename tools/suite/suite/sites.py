@@ -13,10 +13,10 @@ import openai
 import pytest
 
 from lsv.engine.client import Service
-from lsv.testing.fakes.client import FakeClient
 from lsv_api.app import create_app
 from lsv_api.options import ApiOptions
 from lsv_api.server import Server
+from lsv_testing.fakes.client import FakeClient
 
 
 class Site:

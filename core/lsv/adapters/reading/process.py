@@ -44,7 +44,7 @@ def ask(folder: Path, command: Command, take: Callable[[Reply], bool], mode: Con
         pickled = weights.suffix != ".safetensors"
         memory = _MEMORY + (2 * os.fstat(descriptors[1]).st_size if pickled else 0)
         terms = Terms(memory, SECONDS, mode)
-        kind = Kind("reads adapters", "lsv.adapters.reading.main", Reply, terms)
+        kind = Kind("reads adapters", "lsv_runtime.adapters.reader", Reply, terms)
         begin = Begin(str(folder), weights.name, pickled)
         process: SideProcess[Any, Any] = SideProcess(kind, begin, inherited=descriptors)
         deadline = time.monotonic() + SECONDS

@@ -20,7 +20,7 @@ def serve_as_node(settings: Settings, context: CommandContext) -> bool:
     config = resolve(settings, context.plugins)
     if config.nodes is None or config.nodes.number == 0:
         return False
-    from lsv.worker.nodes.member import serve_node
+    from lsv_runtime.worker.nodes.member import serve_node
 
     serve_node(config, context.plugins.catalog, lambda now: None)
     return True

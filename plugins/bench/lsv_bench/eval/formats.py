@@ -54,7 +54,7 @@ def _with_format(settings: Settings, name: str, plugins: Plugins) -> Settings:
     if config.quantization != wanted:
         raise ConfigError(f"the checkpoint is quantised as {config.quantization}: it has no format {name}",
                           param="formats")  # fmt: skip
-    from lsv.worker.load.survey import bound_ops
+    from lsv_runtime.worker.load.survey import bound_ops
 
     try:
         bound_ops(config, plugins.catalog)

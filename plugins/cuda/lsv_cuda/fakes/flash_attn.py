@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from lsv.testing.emulation import StrictFake
-from lsv.testing.vendors.attention import attend_row, read_pages
-from lsv.testing.vendors.checks import check_devices, check_tensor, numbers, require
-from lsv.testing.vendors.signatures import Package, fake_functions, read_package, signature
 from lsv_cuda.flash_attn.calls import FlashAttn2, FlashAttn3
+from lsv_runtime.emulation.fakes import StrictFake
+from lsv_runtime.emulation.vendors.attention import attend_row, read_pages
+from lsv_runtime.emulation.vendors.checks import check_devices, check_tensor, numbers, require
+from lsv_runtime.emulation.vendors.signatures import Package, fake_functions, read_package, signature
 
 PACKAGE_2 = read_package(Path(__file__).with_name("flash_attn.json"), Package)
 PACKAGE_3 = read_package(Path(__file__).with_name("flash_attn_3.json"), Package)

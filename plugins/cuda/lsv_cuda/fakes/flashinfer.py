@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 
 import torch
 
-from lsv.attention.cache import Pages
-from lsv.testing.emulation import StrictFake
-from lsv.testing.placement.device import as_kernel
-from lsv.testing.vendors.attention import attend_row, read_pages
-from lsv.testing.vendors.checks import check_tensor, numbers, require
-from lsv.testing.vendors.signatures import Package, bind_function, read_package, signature
 from lsv_cuda.flashinfer.calls import FlashInfer
+from lsv_runtime.attention.cache import Pages
+from lsv_runtime.emulation.fakes import StrictFake
+from lsv_runtime.emulation.placement.device import as_kernel
+from lsv_runtime.emulation.vendors.attention import attend_row, read_pages
+from lsv_runtime.emulation.vendors.checks import check_tensor, numbers, require
+from lsv_runtime.emulation.vendors.signatures import Package, bind_function, read_package, signature
 
 PACKAGE = read_package(Path(__file__).with_name("flashinfer.json"), Package)
 HEAD_DIMS = (64, 128, 256)

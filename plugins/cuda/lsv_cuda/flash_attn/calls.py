@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from lsv.attention import AttentionLayer
-from lsv.attention.cache import Pages
-from lsv.attention.step_plan import StepPlan
+from lsv_runtime.attention import AttentionLayer
+from lsv_runtime.attention.cache import Pages
+from lsv_runtime.attention.step_plan import StepPlan
 
 _LARGEST_HEAD = 256
 

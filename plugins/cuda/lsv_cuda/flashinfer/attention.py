@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
-from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
-from lsv.attention.cache import PagedCache, Pages, make_cache
-from lsv.attention.paged import PagedBackend
-from lsv.devices.device import Device, Event
 from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup
 from lsv_cuda import libraries
 from lsv_cuda.flashinfer.calls import FlashInfer, Form
 from lsv_cuda.flashinfer.lengths import Lengths, find_lengths, find_step_lengths
+from lsv_runtime.attention import AttentionLayer, BatchLayout, CacheSpec
+from lsv_runtime.attention.cache import PagedCache, Pages, make_cache
+from lsv_runtime.attention.paged import PagedBackend
+from lsv_runtime.devices.device import Device, Event
 
 _FLOATS = (torch.float16, torch.bfloat16)
 _CODES = (torch.float8_e4m3fn, torch.float8_e5m2)

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from lsv.attention import AttentionLayer
-from lsv.attention.cache import Pages
 from lsv_cuda.flashinfer.lengths import Lengths
+from lsv_runtime.attention import AttentionLayer
+from lsv_runtime.attention.cache import Pages
 
 HEAD_DIMS = (64, 128, 256)
 """Head sizes that its kernels are made for."""

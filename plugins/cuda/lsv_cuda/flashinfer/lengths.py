@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from lsv.attention import BatchLayout, Int32s
-from lsv.attention.plan import pack, place_table, row_starts, split
-from lsv.attention.step_plan import without_hidden
-from lsv.attention.tables import TableRows
-from lsv.devices.device import Device
+from lsv_runtime.attention import BatchLayout, Int32s
+from lsv_runtime.attention.plan import pack, place_table, row_starts, split
+from lsv_runtime.attention.step_plan import without_hidden
+from lsv_runtime.attention.tables import TableRows
+from lsv_runtime.devices.device import Device
 
 
 @dataclass(slots=True, eq=False)

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from transformers import CONFIG_MAPPING
 
-from lsv.testing.tiny import draw_weights
 from lsv_doctor.models.shapes import ENCODED, FAMILIES, small
+from lsv_testing.tiny import draw_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel

@@ -16,22 +16,22 @@ import torch
 from torch import Tensor
 
 from lsv.config import Drafts, EngineConfig
-from lsv.devices.shapes import BatchLimits
-from lsv.drafts.drafter import Draftable, Drafter, Site
 from lsv.errors import ConfigError
-from lsv.nn.sampling import Sampling
 from lsv.plugins.catalog import Catalog
-from lsv.worker.edits import NO_EDITS
-from lsv.worker.inputs import Batch
-from lsv.worker.load.bound import bind
-from lsv.worker.load.declared import Declared, declare
-from lsv.worker.load.loaded import load
-from lsv.worker.runner import ModelRunner
 from lsv_drafters.choices import choices_behind, tell
 from lsv_drafters.model.config import draft_config
 from lsv_drafters.model.kept import Kept, Pool
 from lsv_drafters.model.room import Room
 from lsv_drafters.model.sizes import step_limits, weigh
+from lsv_runtime.devices.shapes import BatchLimits
+from lsv_runtime.drafts.drafter import Draftable, Drafter, Site
+from lsv_runtime.nn.sampling import Sampling
+from lsv_runtime.worker.edits import NO_EDITS
+from lsv_runtime.worker.inputs import Batch
+from lsv_runtime.worker.load.bound import bind
+from lsv_runtime.worker.load.declared import Declared, declare
+from lsv_runtime.worker.load.loaded import load
+from lsv_runtime.worker.runner import ModelRunner
 
 Int64s = npt.NDArray[np.int64]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from lsv.attention import BatchLayout
+from lsv_runtime.attention import BatchLayout
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]

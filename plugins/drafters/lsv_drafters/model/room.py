@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lsv.devices.shapes import BatchLimits
+from lsv_runtime.devices.shapes import BatchLimits
 
 
 class Room:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from lsv.attention import AttentionBackend
 from lsv.config import EngineConfig
-from lsv.devices.shapes import BatchLimits
-from lsv.worker.load.bound import Bound
-from lsv.worker.load.device import batch_limits
-from lsv.worker.load.memory import page_bytes
+from lsv_runtime.attention import AttentionBackend
+from lsv_runtime.devices.shapes import BatchLimits
+from lsv_runtime.worker.load.bound import Bound
+from lsv_runtime.worker.load.device import batch_limits
+from lsv_runtime.worker.load.memory import page_bytes
 
 
 def weigh(bound: Bound, own: EngineConfig) -> int:

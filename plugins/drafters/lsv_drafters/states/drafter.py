@@ -21,22 +21,9 @@ import torch
 from torch import Tensor
 
 from lsv.config import Drafts, EngineConfig
-from lsv.devices.staging import send
-from lsv.drafts.drafter import Draftable, Drafter, Passage, Site
-from lsv.drafts.reader import StateReader
 from lsv.errors import ConfigError
-from lsv.nn.model import Architecture, Model
-from lsv.nn.step import Embeddings
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.locate import read_config
-from lsv.weights.checkpoint import CheckpointSource
-from lsv.weights.halves import Half
-from lsv.worker.edits import NO_EDITS
-from lsv.worker.inputs import Batch
-from lsv.worker.load.bound import Bound, bind
-from lsv.worker.load.declared import declare
-from lsv.worker.load.loaded import fill, open_source
-from lsv.worker.runner import ForwardResult, ModelRunner
 from lsv_drafters.checkpoint import open_heads
 from lsv_drafters.choices import choices_behind, tell
 from lsv_drafters.model.config import draft_config
@@ -46,6 +33,19 @@ from lsv_drafters.model.sizes import step_limits, weigh
 from lsv_drafters.states.eagle import Eagle, Eagle3
 from lsv_drafters.states.source import Shared
 from lsv_drafters.states.track import Track
+from lsv_runtime.devices.staging import send
+from lsv_runtime.drafts.drafter import Draftable, Drafter, Passage, Site
+from lsv_runtime.drafts.reader import StateReader
+from lsv_runtime.nn.model import Architecture, Model
+from lsv_runtime.nn.step import Embeddings
+from lsv_runtime.weights.checkpoint import CheckpointSource
+from lsv_runtime.weights.halves import Half
+from lsv_runtime.worker.edits import NO_EDITS
+from lsv_runtime.worker.inputs import Batch
+from lsv_runtime.worker.load.bound import Bound, bind
+from lsv_runtime.worker.load.declared import declare
+from lsv_runtime.worker.load.loaded import fill, open_source
+from lsv_runtime.worker.runner import ForwardResult, ModelRunner
 
 Int64s = npt.NDArray[np.int64]
 

@@ -14,19 +14,19 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from lsv import products
-from lsv.drafts.reader import StateReader, read_layers
 from lsv.errors import CheckpointError
-from lsv.nn.attention import Attention, Heads
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import DecoderLayer
-from lsv.nn.embed import Embed, Head
-from lsv.nn.keys import Keys
-from lsv.nn.mlp import GatedMLP
-from lsv.nn.norm import RMSNorm
-from lsv.nn.rope import Rope
-from lsv.nn.step import Step
-from lsv.weights.place import Piece, Weights
+from lsv_runtime import products
+from lsv_runtime.drafts.reader import StateReader, read_layers
+from lsv_runtime.nn.attention import Attention, Heads
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.decoder import DecoderLayer
+from lsv_runtime.nn.embed import Embed, Head
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.mlp import GatedMLP
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.place import Piece, Weights
 
 _USUAL = 3
 """States of so many layers are read where config.json does not say which."""

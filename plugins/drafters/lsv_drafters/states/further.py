@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from lsv.config import EngineConfig
 from lsv.errors import ConfigError
-from lsv.nn.model import Architecture, Model
 from lsv.offers import ModelOffer
 from lsv.plugins.catalog import Catalog
-from lsv.weights.checkpoint import CheckpointSource, RenamedSource
-from lsv.weights.halves import Half
-from lsv.worker.load.bound import Bound
-from lsv.worker.load.declared import declare
-from lsv.worker.load.loaded import locate_half, open_source
 from lsv_drafters.states.drafter import StatesDrafter
 from lsv_drafters.states.source import WithAliases
+from lsv_runtime.nn.model import Architecture, Model
+from lsv_runtime.weights.checkpoint import CheckpointSource, RenamedSource
+from lsv_runtime.weights.halves import Half
+from lsv_runtime.worker.load.bound import Bound
+from lsv_runtime.worker.load.declared import declare
+from lsv_runtime.worker.load.loaded import locate_half, open_source
 
 
 class FurtherDrafter(StatesDrafter):

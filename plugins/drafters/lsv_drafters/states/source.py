@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from lsv.weights.checkpoint import CheckpointSource, JoinedSource, TensorInfo, read_region
-from lsv.weights.regions import Region
+from lsv_runtime.weights.checkpoint import CheckpointSource, JoinedSource, TensorInfo, read_region
+from lsv_runtime.weights.regions import Region
 
 EMBED, HEAD = "embed_tokens.weight", "lm_head.weight"
 

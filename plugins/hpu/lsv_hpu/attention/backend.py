@@ -9,16 +9,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
-from lsv.attention.paged import PagedBackend
-from lsv.attention.plan import pack, split
-from lsv.devices.device import Device
 from lsv.kv.spec import KVGroup
 from lsv_hpu import selection
 from lsv_hpu.attention.cache import FlatCache, LayerCache, make_cache
 from lsv_hpu.attention.flat import attend_blocks
 from lsv_hpu.attention.prompt import Sight, attend_causally, attend_fused, attend_plainly
 from lsv_hpu.vendor_ops import VendorOps
+from lsv_runtime.attention import AttentionLayer, BatchLayout, CacheSpec
+from lsv_runtime.attention.paged import PagedBackend
+from lsv_runtime.attention.plan import pack, split
+from lsv_runtime.devices.device import Device
 
 Int64s = npt.NDArray[np.int64]
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
-from lsv.attention import AttentionLayer, CacheSpec
 from lsv_hpu.neural_compressor.calibration import Calibration, raise_peak
 from lsv_hpu.vendor_ops import VendorOps
+from lsv_runtime.attention import AttentionLayer, CacheSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ import warnings
 
 import torch
 
-from lsv import products
-from lsv.attention import AttentionLayer
+from lsv_runtime import products
+from lsv_runtime.attention import AttentionLayer
 
 LOWEST = -1e30
 """Stands for the largest score of a row that sees nothing; ``-inf`` minus itself would be NaN."""

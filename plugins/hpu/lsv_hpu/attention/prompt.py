@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
-from lsv import products
-from lsv.attention import AttentionLayer
 from lsv_hpu.attention.flat import LOWEST, by_head, divide, shape_scores
 from lsv_hpu.vendor_ops import VendorOps
+from lsv_runtime import products
+from lsv_runtime.attention import AttentionLayer
 
 _QUERIES = 1024
 

@@ -7,10 +7,10 @@ from math import ceil, inf
 
 import msgspec
 
-from lsv.devices.shapes import BatchLimits
 from lsv.errors import ConfigError
 from lsv_hpu.buckets.sizes import exponential, linear, padding_aware
 from lsv_hpu.settings import HpuOptions
+from lsv_runtime.devices.shapes import BatchLimits
 
 _PROMPTS = 4
 """Prompts in a step where nobody says how many: more rarely wait, and each doubling doubles the warm-up."""

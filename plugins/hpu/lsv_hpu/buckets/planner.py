@@ -9,13 +9,13 @@ import msgspec
 
 from lsv.capabilities import Padding
 from lsv.config import EngineConfig, OptionValue
-from lsv.devices.shapes import BatchLimits
 from lsv.platform import Advice, Traffic
 from lsv_hpu.buckets.choice import Sizes, choose_sizes
 from lsv_hpu.buckets.sizes import fitted
 from lsv_hpu.buckets.table import Buckets
 from lsv_hpu.buckets.traffic import Steps, Waste, measure, serve
 from lsv_hpu.settings import read
+from lsv_runtime.devices.shapes import BatchLimits
 
 _SECONDS = 0.7
 """Of warm-up for a bucket: 72 buckets in 49 s, as the Gaudi documentation's example logs them."""

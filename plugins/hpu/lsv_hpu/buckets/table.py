@@ -6,8 +6,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from lsv.devices.shapes import BatchLimits, Shape
 from lsv_hpu.buckets.choice import Sizes, in_whole_blocks, most_blocks
+from lsv_runtime.devices.shapes import BatchLimits, Shape
 
 PROMPT, DECODE = "prefill", "decode"
 

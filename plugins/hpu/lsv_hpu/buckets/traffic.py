@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from lsv.capabilities import Padding
-from lsv.devices.shapes import BatchLimits, Shape
 from lsv.platform import Traffic
 from lsv.scheduler.budget import PaddedBudget
 from lsv_hpu.buckets.table import DECODE, PROMPT, Buckets
+from lsv_runtime.devices.shapes import BatchLimits, Shape
 
 
 @dataclass(slots=True)

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from lsv import products
-from lsv.testing.emulation import StrictFake
 from lsv_hpu.devices import LARGEST_FP8, Gaudi
 from lsv_hpu.emulation.schemas import SCHEMAS
 from lsv_hpu.vendor_ops import FP8, VendorOps
+from lsv_runtime import products
+from lsv_runtime.emulation.fakes import StrictFake
 
 _MODES = ("None", "fast", "fp32")
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from lsv.capabilities import DeviceInfo
 from lsv.config import OptionValue
-from lsv.devices.device import Device
-from lsv.testing.emulation import FakeRuntime, emulated_device
 from lsv_hpu.devices import GIB, NAMES, Card, Gaudi, describe
 from lsv_hpu.platform import HpuPlatform
 from lsv_hpu.settings import HpuOptions
+from lsv_runtime.devices.device import Device
+from lsv_runtime.emulation.fakes import FakeRuntime, emulated_device
 
 if TYPE_CHECKING:
     import torch
@@ -118,7 +118,7 @@ class FakeHabana(FakeRuntime):
 
     def make_collectives(self, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
         self.record("make_collectives", rank, size)
-        from lsv.testing.placement.launches import EmulatedGloo
+        from lsv_runtime.emulation.placement.launches import EmulatedGloo
 
         return EmulatedGloo(store, rank, size, timeout)
 

@@ -11,12 +11,12 @@ from functools import cache
 import torch
 
 from lsv.offers import OpSpec
-from lsv.ops import Kernel
-from lsv.weights.codebook import CodedLinear
-from lsv.weights.static_coded import LARGEST_INPUT, RoundingKernel, StaticCodedLinear
 from lsv_hpu import selection
 from lsv_hpu.devices import LARGEST_FP8
 from lsv_hpu.vendor_ops import FP8, VendorOps
+from lsv_runtime.ops import Kernel
+from lsv_runtime.weights.codebook import CodedLinear
+from lsv_runtime.weights.static_coded import LARGEST_INPUT, RoundingKernel, StaticCodedLinear
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +26,8 @@ _FULL = LARGEST_FP8["gaudi3"]
 
 
 class DynamicFp8(Kernel):
-    """``lsv.weights.codebook.CodedLinear`` over the codes of e4m3 with a scale for each output; x [..., inputs].
+    """``lsv_runtime.weights.codebook.CodedLinear`` over the codes of e4m3 with a scale for each output; x [...,
+    inputs].
 
     Where a device's range is the narrower one, weights are halved and their scales doubled: below 2⁻⁶ they may then be
     off by half of the smallest number.
@@ -47,7 +48,7 @@ class DynamicFp8(Kernel):
 
 
 class StaticFp8(RoundingKernel):
-    """``lsv.weights.static_coded.StaticCodedLinear`` over the codes of e4m3 with a scale for each output.
+    """``lsv_runtime.weights.static_coded.StaticCodedLinear`` over the codes of e4m3 with a scale for each output.
 
     Where a device's range is the narrower one, codes of activations are halved as those of weights are.
     """

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import torch
 
-from lsv import products
 from lsv.offers import OpSpec
-from lsv.ops import TableKernel
-from lsv.weights.codebook import CodedLinear, from_nibbles
 from lsv_hpu import selection
+from lsv_runtime import products
+from lsv_runtime.ops import TableKernel
+from lsv_runtime.weights.codebook import CodedLinear, from_nibbles
 
 _MIDDLE = 8
 _EIGHT_CODES = 8
@@ -20,7 +20,7 @@ _EIGHT_CODES = 8
 
 
 class EvenInt4(TableKernel):
-    """``lsv.weights.codebook.CodedLinear`` over 16 evenly spaced values; x [..., inputs].
+    """``lsv_runtime.weights.codebook.CodedLinear`` over 16 evenly spaced values; x [..., inputs].
 
     Where rows are looked up, scales and offsets are kept as they were, too: the product's are rounded.
     """

@@ -15,8 +15,11 @@ from torch.nn import functional
 
 from lsv.errors import ConfigError
 from lsv.offers import OpSpec
-from lsv.ops import Kernel
-from lsv.weights.quantizer import (
+from lsv_hpu import selection
+from lsv_hpu.neural_compressor.calibration import Calibration, raise_peak
+from lsv_hpu.vendor_ops import FP8
+from lsv_runtime.ops import Kernel
+from lsv_runtime.weights.quantizer import (
     WEIGHT,
     Linear,
     LinearLayer,
@@ -26,9 +29,6 @@ from lsv.weights.quantizer import (
     StoredTensor,
     Unquantised,
 )
-from lsv_hpu import selection
-from lsv_hpu.neural_compressor.calibration import Calibration, raise_peak
-from lsv_hpu.vendor_ops import FP8
 
 _FUSED = {("q_proj", "k_proj", "v_proj"): "qkv_proj", ("gate_proj", "up_proj"): "gate_up_proj"}
 _TYPES = {

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from lsv.devices.device import Event
-from lsv.devices.shapes import Shape
 from lsv_hpu.settings import HpuOptions
 from lsv_hpu.steps.counters import StepCounter, chosen_counters
 from lsv_hpu.steps.facts import StepFacts
 from lsv_hpu.steps.trace import StepTrace
 from lsv_hpu.vendor import Vendor
 from lsv_hpu.warmup import BucketPolicy
+from lsv_runtime.devices.device import Event
+from lsv_runtime.devices.shapes import Shape
 
 
 class StepObserver:

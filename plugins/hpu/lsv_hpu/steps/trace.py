@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lsv.devices.shapes import Shape
 from lsv.errors import ConfigError
 from lsv_hpu.steps.facts import StepFacts
+from lsv_runtime.devices.shapes import Shape
 
 log = logging.getLogger(__name__)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import DenseDecoder
-from lsv.nn.keys import Keys
 from lsv_models.llama import LlamaLayer
 from lsv_models.rms.blocks import OffsetRMSNorm, SandwichLayer
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.decoder import DenseDecoder
+from lsv_runtime.nn.keys import Keys
 
 _DEFAULTS = {"head_dim": 256, "activation": "gelu_pytorch_tanh", "tied": True}
 Caps = tuple[float | None, float | None]

@@ -15,21 +15,21 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from lsv import products
 from lsv.errors import CheckpointError
-from lsv.nn.attention import Attention
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import DenseDecoder
-from lsv.nn.embed import Embed, ScaledEmbed
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column
-from lsv.nn.mlp import GatedMLP
-from lsv.nn.norm import RMSNorm
-from lsv.nn.rope import Rope
-from lsv.nn.step import Step
-from lsv.weights.place import Weights
 from lsv_models.gemma.sharing import LayerInput, LayerInputs, attention_of, bare_names, find_sources, unused_names
 from lsv_models.rms.blocks import SandwichLayer
+from lsv_runtime import products
+from lsv_runtime.nn.attention import Attention
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.decoder import DenseDecoder
+from lsv_runtime.nn.embed import Embed, ScaledEmbed
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.mlp import GatedMLP
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.place import Weights
 
 _SMALLEST = 1e-5
 """Of the mean square that a stream is divided by the root of."""

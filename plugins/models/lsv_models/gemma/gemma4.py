@@ -15,20 +15,20 @@ from torch import nn
 from torch.nn import functional
 
 from lsv.errors import CheckpointError
-from lsv.nn.attention import Attention, Heads
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import DenseDecoder
-from lsv.nn.embed import Embed, ScaledEmbed
-from lsv.nn.keys import Keys
-from lsv.nn.moe import MoE
-from lsv.nn.norm import RMSNorm
-from lsv.nn.rope import Rope, RopeConfig
-from lsv.nn.routers import Router
-from lsv.nn.step import Step
-from lsv.weights.place import Part, Weights
 from lsv_models.gemma.sharing import LayerInput, LayerInputs, attention_of, bare_names, find_sources, unused_names
 from lsv_models.rms.blocks import SandwichLayer
 from lsv_models.sparse.decoder import STACKED
+from lsv_runtime.nn.attention import Attention, Heads
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.decoder import DenseDecoder
+from lsv_runtime.nn.embed import Embed, ScaledEmbed
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.moe import MoE
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.rope import Rope, RopeConfig
+from lsv_runtime.nn.routers import Router
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.place import Part, Weights
 
 _ROPES = {
     "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from lsv.errors import CheckpointError
-from lsv.nn.decoder import DenseDecoder
-from lsv.weights.place import Weights
 from lsv_models.gemma.gemma import Gemma3
+from lsv_runtime.nn.decoder import DenseDecoder
+from lsv_runtime.weights.place import Weights
 
 _TOWERS = r"^(model\.)?(vision_tower|audio_tower|embed_vision|embed_audio|multi_modal_projector)\."
 

@@ -13,15 +13,15 @@ from torch import nn
 from torch.nn import functional
 
 from lsv.errors import CheckpointError
-from lsv.nn.attention import Attended, Attention, ReadingAttention, Sizes
-from lsv.nn.embed import Embed, ScaledEmbed
-from lsv.nn.linear import Column
-from lsv.nn.mlp import find_activation
-from lsv.nn.norm import RMSNorm
-from lsv.nn.rope import Rope
-from lsv.nn.step import Step
-from lsv.weights.naming import Prefixes
-from lsv.weights.place import Weights
+from lsv_runtime.nn.attention import Attended, Attention, ReadingAttention, Sizes
+from lsv_runtime.nn.embed import Embed, ScaledEmbed
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.mlp import find_activation
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.naming import Prefixes
+from lsv_runtime.weights.place import Weights
 
 SHARED_NAMES = r"^model\.layers\.({})\.self_attn\.(k_proj|v_proj|k_norm|v_norm)\."
 """What checkpoints may hold of layers that have no keys and values, by the numbers of these layers."""

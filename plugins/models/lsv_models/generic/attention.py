@@ -16,16 +16,16 @@ from torch import nn
 from transformers.models.gpt_neox import modeling_gpt_neox as neox
 from transformers.models.llama import modeling_llama as llama
 
-from lsv.nn.attention import Attention
-from lsv.nn.norm import RMSNorm
-from lsv.nn.rope import Rope, RopeConfig
-from lsv.ops import Bindable
-from lsv.weights.place import Weights
 from lsv_models.generic.blocks import NORM, Flattened, read_body
 from lsv_models.generic.interface import PASS, Probe, check_mask
 from lsv_models.generic.layout import Layout
 from lsv_models.generic.parallel import Plan
 from lsv_models.llama import LlamaLayer
+from lsv_runtime.nn.attention import Attention
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.rope import Rope, RopeConfig
+from lsv_runtime.ops import Bindable
+from lsv_runtime.weights.place import Weights
 
 if TYPE_CHECKING:
     from lsv_models.generic.body import Body
@@ -40,7 +40,7 @@ _NORMED = re.compile(r"self\.([qk])_norm\((self\.\1_proj\(hidden_states\)\.view\
 
 @dataclass(frozen=True)
 class Sizes:
-    """``lsv.nn.attention.Sizes`` of one layer."""
+    """``lsv_runtime.nn.attention.Sizes`` of one layer."""
 
     hidden_size: int
     heads: int

@@ -13,12 +13,12 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
-from lsv.nn.mlp import GatedMLP
-from lsv.nn.norm import RMSNorm
-from lsv.weights.place import Weights
 from lsv_models.generic.experts import ACTIVATIONS
 from lsv_models.generic.layout import Layout
 from lsv_models.generic.parallel import Plan
+from lsv_runtime.nn.mlp import GatedMLP
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.weights.place import Weights
 
 _PARTS = ("gate_proj", "up_proj", "down_proj")
 _STYLES = ["colwise", "colwise", "rowwise"]

@@ -13,14 +13,14 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from lsv.attention import AttentionLayer
-from lsv.attention.chosen import attend_chosen
-from lsv.nn.attention import Attention
-from lsv.nn.step import Step
 from lsv_models.generic.indexing import IndexCache, Indexing, bind_indexers
 from lsv_models.generic.interface import PASS, Attend, scale_of, widen
 from lsv_models.generic.scores import Recognised
 from lsv_models.generic.wrappers import find_base, find_language_model, is_wrapper
+from lsv_runtime.attention import AttentionLayer
+from lsv_runtime.attention.chosen import attend_chosen
+from lsv_runtime.nn.attention import Attention
+from lsv_runtime.nn.step import Step
 
 
 def find_body(lm: PreTrainedModel) -> str:

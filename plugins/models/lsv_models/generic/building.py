@@ -10,11 +10,11 @@ import transformers
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from lsv.nn.keys import MOST_LAYERS
 from lsv_models.generic.interface import NAME
 from lsv_models.generic.refusal import Refused
 from lsv_models.generic.ropes import check_rope_keys
 from lsv_models.generic.wrappers import MEDIA, find_wrapper, is_wrapper, without_missing
+from lsv_runtime.nn.keys import MOST_LAYERS
 
 _LAYER_TYPES = {"full_attention", "sliding_attention", "attention", "global", "local"}
 _REACHES = {"chunked_attention": "attention_chunk_size"}

@@ -16,13 +16,13 @@ from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 from transformers.integrations.moe import _default_apply_gate
 
-from lsv.nn.mlp import GatedMLP
-from lsv.nn.moe import MoE
-from lsv.ops import Bindable
-from lsv.weights.place import Piece, Weights
-from lsv.weights.quantizer import Linear
 from lsv_models.generic.layout import Layout
 from lsv_models.generic.refusal import Refused
+from lsv_runtime.nn.mlp import GatedMLP
+from lsv_runtime.nn.moe import MoE
+from lsv_runtime.ops import Bindable
+from lsv_runtime.weights.place import Piece, Weights
+from lsv_runtime.weights.quantizer import Linear
 
 ACTIVATIONS = ("silu", "swish", "gelu", "gelu_pytorch_tanh")
 _STORED = re.compile(r"(?P<place>.+)\.(?P<number>\d+)\.(?P<name>[^.]+)\.weight")

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from lsv.attention.chosen import Lengths, see
+from lsv_runtime.attention.chosen import Lengths, see
 
 ONE_TOKEN: Lengths = (np.array([0, 1], np.int32), np.array([1], np.int32))
 _TOPS = (torch.topk, torch.Tensor.topk)

@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn import functional
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from lsv.attention import AttentionLayer
 from lsv_models.generic.refusal import Refused
+from lsv_runtime.attention import AttentionLayer
 
 NAME = "lsv_paged"
 """Under which transformers finds this attention."""

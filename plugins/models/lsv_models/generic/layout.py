@@ -26,9 +26,9 @@ from transformers.core_model_loading import (
     revert_weight_conversion,
 )
 
-from lsv.weights.naming import Prefixes
-from lsv.weights.place import Piece
 from lsv_models.generic.refusal import Refused
+from lsv_runtime.weights.naming import Prefixes
+from lsv_runtime.weights.place import Piece
 
 _BY_MEDIUM = "ErnieFuseAndSplitTextVisionExperts"
 """A rule that gives the first half of the experts to text, and the second to images."""

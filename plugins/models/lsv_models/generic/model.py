@@ -18,12 +18,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from lsv.attention import AttentionLayer
 from lsv.errors import ConfigError
-from lsv.nn.model import Model
-from lsv.nn.step import Step
-from lsv.ops import dtype_name
-from lsv.weights.place import Weights
 from lsv_models.generic.body import Body, PassThrough, find_body
 from lsv_models.generic.building import build, parse, reaches_all, selects
 from lsv_models.generic.experts import skipped
@@ -36,6 +31,11 @@ from lsv_models.generic.ropes import freeze_ropes, make_buffers
 from lsv_models.generic.weights import declare_weights, untie_head
 from lsv_models.generic.wrappers import drop_towers, find_base, find_below_head, find_headed, is_wrapper
 from lsv_models.plugin import lsv_models
+from lsv_runtime.attention import AttentionLayer
+from lsv_runtime.nn.model import Model
+from lsv_runtime.nn.step import Step
+from lsv_runtime.ops import dtype_name
+from lsv_runtime.weights.place import Weights
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lsv.errors import ConfigError
-from lsv.nn.linear import Row
-from lsv.weights.place import Part, Weights
 from lsv_models.generic.body import find_body
+from lsv_runtime.nn.linear import Row
+from lsv_runtime.weights.place import Part, Weights
 
 _NUMBER = re.compile(r"\.\d+(?=\.|$)")
 

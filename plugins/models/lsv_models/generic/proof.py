@@ -18,21 +18,21 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
-from lsv.attention import AttentionLayer
-from lsv.attention.chosen import Lengths
-from lsv.nn.model import Model, run_to_logits
-from lsv.nn.step import Step
-from lsv.testing.dense_attention import attend_dense
-from lsv.weights.checkpoint import RenamedSource, TensorInfo
-from lsv.weights.fill import Filler
-from lsv.weights.place import Declaration, Weights
-from lsv.weights.quantizer import Unquantised
 from lsv_models.generic.body import find_body
 from lsv_models.generic.building import decode, make_model, parse
 from lsv_models.generic.indexing import bind_indexers
 from lsv_models.generic.miniature import VOCABULARY, shrink
 from lsv_models.generic.refusal import Refused
 from lsv_models.generic.wrappers import drop_towers, find_headed, is_flat, is_wrapper
+from lsv_runtime.attention import AttentionLayer
+from lsv_runtime.attention.chosen import Lengths
+from lsv_runtime.attention.dense import attend_dense
+from lsv_runtime.nn.model import Model, run_to_logits
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.checkpoint import RenamedSource, TensorInfo
+from lsv_runtime.weights.fill import Filler
+from lsv_runtime.weights.place import Declaration, Weights
+from lsv_runtime.weights.quantizer import Unquantised
 
 Make = Callable[[Weights, PreTrainedConfig, int], Any]
 """(weights, config.json, longest input) -> the adapted model."""

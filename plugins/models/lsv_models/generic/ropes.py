@@ -13,8 +13,8 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, modeling_rope_utils
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from lsv.nn.rope import RopeConfig, stretch_angles
 from lsv_models.generic.refusal import Refused
+from lsv_runtime.nn.rope import RopeConfig, stretch_angles
 
 _LENGTH_RULES = ("dynamic", "longrope")
 _UNREAD = {"type", "finetuned"}

@@ -17,12 +17,8 @@ from torch import nn
 from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
 
 from lsv.errors import BadRequest, LsvError
-from lsv.nn.model import Encoder, Model
-from lsv.nn.rope import InterleavedMRope, MRope, PairMRope, PairRope, Rope
 from lsv.offers import load_object
-from lsv.ops import dtype_name
 from lsv.resolve.architecture.halves import architectures_of, read_half
-from lsv.weights.place import Weights
 from lsv_models.families import read_families
 from lsv_models.generic.body import PassThrough
 from lsv_models.generic.building import decode, make_model, name_architecture, parse
@@ -35,6 +31,10 @@ from lsv_models.generic.weights import as_parameter
 from lsv_models.generic.wrappers import drop, find_base, find_language_model
 from lsv_models.plugin import lsv_models
 from lsv_models.seeing_offers import MUTUAL
+from lsv_runtime.nn.model import Encoder, Model
+from lsv_runtime.nn.rope import InterleavedMRope, MRope, PairMRope, PairRope, Rope
+from lsv_runtime.ops import dtype_name
+from lsv_runtime.weights.place import Weights
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,6 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from lsv.nn.embed import Embed, Head
-from lsv.weights.place import Weights
-from lsv.weights.quantizer import Unquantised
 from lsv_models.generic.attention import bind_attention, bind_layers
 from lsv_models.generic.blocks import bind_blocks
 from lsv_models.generic.body import find_body
@@ -22,6 +19,9 @@ from lsv_models.generic.experts import bind_experts
 from lsv_models.generic.layout import Layout
 from lsv_models.generic.parallel import Plan
 from lsv_models.generic.refusal import Refused
+from lsv_runtime.nn.embed import Embed, Head
+from lsv_runtime.weights.place import Weights
+from lsv_runtime.weights.quantizer import Unquantised
 
 
 def declare_weights(w: Weights, lm: PreTrainedModel, layout: Layout, max_len: int | None = None) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lsv.nn.gpt.config import GptConfig
-from lsv.nn.gpt.form import Form, Projections
-from lsv.nn.gpt.model import Gpt
-from lsv.nn.keys import Keys
 from lsv_models.gpt.gpt2 import GPT2, read_scales
+from lsv_runtime.nn.gpt.config import GptConfig
+from lsv_runtime.nn.gpt.form import Form, Projections
+from lsv_runtime.nn.gpt.model import Gpt
+from lsv_runtime.nn.keys import Keys
 
 _PRECISION = ("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32")
 _KERNELS = ("inference_runner", "max_batch_size", "max_sequence_length", "pad_key_length", "pre_allocate_kv_cache")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lsv.nn.gpt.alibi import alibi_slopes
-from lsv.nn.gpt.config import GptConfig
-from lsv.nn.gpt.form import Form, Projections
-from lsv.nn.gpt.model import Gpt
-from lsv.nn.keys import Keys
+from lsv_runtime.nn.gpt.alibi import alibi_slopes
+from lsv_runtime.nn.gpt.config import GptConfig
+from lsv_runtime.nn.gpt.form import Form, Projections
+from lsv_runtime.nn.gpt.model import Gpt
+from lsv_runtime.nn.keys import Keys
 
 _BESIDE = (
     "attention_softmax_in_fp32",

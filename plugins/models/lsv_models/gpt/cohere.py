@@ -7,14 +7,14 @@ from functools import partial
 from typing import ClassVar
 
 from lsv.errors import CheckpointError
-from lsv.nn.gpt.attention import stacked_norms
-from lsv.nn.gpt.config import GptConfig, read_rotary
-from lsv.nn.gpt.form import Form
-from lsv.nn.gpt.model import Gpt
-from lsv.nn.keys import Keys
-from lsv.nn.norm import LayerNorm
-from lsv.nn.rope import PairRope
 from lsv_models.gpt.stablelm import GATED
+from lsv_runtime.nn.gpt.attention import stacked_norms
+from lsv_runtime.nn.gpt.config import GptConfig, read_rotary
+from lsv_runtime.nn.gpt.form import Form
+from lsv_runtime.nn.gpt.model import Gpt
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.norm import LayerNorm
+from lsv_runtime.nn.rope import PairRope
 
 _OWN = {
     "order_of_interleaved_layers": "local_attn_first", "position_embedding_type": "rope_gptj", "rotary_pct": 1.0,

@@ -7,11 +7,11 @@ from dataclasses import replace
 import torch
 
 from lsv.errors import CheckpointError
-from lsv.nn.gpt.alibi import alibi_slopes
-from lsv.nn.gpt.config import GptConfig, read_rotary
-from lsv.nn.gpt.form import Form, Projections
-from lsv.nn.gpt.model import Gpt
-from lsv.nn.keys import Keys
+from lsv_runtime.nn.gpt.alibi import alibi_slopes
+from lsv_runtime.nn.gpt.config import GptConfig, read_rotary
+from lsv_runtime.nn.gpt.form import Form, Projections
+from lsv_runtime.nn.gpt.model import Gpt
+from lsv_runtime.nn.keys import Keys
 
 
 class Falcon(Gpt):

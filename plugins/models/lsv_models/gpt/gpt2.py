@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lsv.nn.gpt.config import GptConfig
-from lsv.nn.gpt.form import Form, Projections
-from lsv.nn.gpt.model import Gpt
-from lsv.nn.keys import Keys
+from lsv_runtime.nn.gpt.config import GptConfig
+from lsv_runtime.nn.gpt.form import Form, Projections
+from lsv_runtime.nn.gpt.model import Gpt
+from lsv_runtime.nn.keys import Keys
 
 GPT2 = Form(
     place="transformer", embed="wte", positions="wpe", layers="h", norm="ln_f", before_attn="ln_1", before_mlp="ln_2",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lsv.nn.gpt.alibi import alibi_slopes
-from lsv.nn.gpt.config import GptConfig
-from lsv.nn.gpt.form import Form
-from lsv.nn.gpt.model import Gpt
-from lsv.nn.keys import Keys
 from lsv_models.gpt.gpt2 import GPT2, read_scales
+from lsv_runtime.nn.gpt.alibi import alibi_slopes
+from lsv_runtime.nn.gpt.config import GptConfig
+from lsv_runtime.nn.gpt.form import Form
+from lsv_runtime.nn.gpt.model import Gpt
+from lsv_runtime.nn.keys import Keys
 
 
 class Jais(Gpt):

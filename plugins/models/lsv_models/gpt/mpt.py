@@ -6,12 +6,12 @@ from dataclasses import replace
 from functools import partial
 
 from lsv.errors import CheckpointError
-from lsv.nn.gpt.alibi import alibi_slopes
-from lsv.nn.gpt.config import GptConfig
-from lsv.nn.gpt.form import Form, Projections
-from lsv.nn.gpt.model import Gpt
-from lsv.nn.keys import Keys
-from lsv.nn.norm import LayerNorm
+from lsv_runtime.nn.gpt.alibi import alibi_slopes
+from lsv_runtime.nn.gpt.config import GptConfig
+from lsv_runtime.nn.gpt.form import Form, Projections
+from lsv_runtime.nn.gpt.model import Gpt
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.norm import LayerNorm
 
 
 class Mpt(Gpt):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lsv.nn.gpt.config import GptConfig, read_rotary
-from lsv.nn.gpt.form import Form
-from lsv.nn.gpt.model import Gpt
-from lsv.nn.keys import Keys
-from lsv.nn.norm import LayerNorm1P
+from lsv_runtime.nn.gpt.config import GptConfig, read_rotary
+from lsv_runtime.nn.gpt.form import Form
+from lsv_runtime.nn.gpt.model import Gpt
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.norm import LayerNorm1P
 
 
 class Nemotron(Gpt):

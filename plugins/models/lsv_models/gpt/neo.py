@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lsv.errors import CheckpointError
-from lsv.nn.gpt.config import GptConfig
-from lsv.nn.gpt.form import Form, Projections
-from lsv.nn.gpt.model import Gpt
-from lsv.nn.keys import Keys
 from lsv_models.gpt.gpt2 import GPT2
+from lsv_runtime.nn.gpt.config import GptConfig
+from lsv_runtime.nn.gpt.form import Form, Projections
+from lsv_runtime.nn.gpt.model import Gpt
+from lsv_runtime.nn.keys import Keys
 
 
 class GptNeo(Gpt):

@@ -8,14 +8,14 @@ from functools import partial
 import torch
 from torch import nn
 
-from lsv.nn.gpt.config import GptConfig
-from lsv.nn.gpt.form import Form, Projections
-from lsv.nn.gpt.model import Gpt
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column
-from lsv.nn.norm import LayerNorm
-from lsv.nn.step import Step
-from lsv.weights.place import Part, Weights
+from lsv_runtime.nn.gpt.config import GptConfig
+from lsv_runtime.nn.gpt.form import Form, Projections
+from lsv_runtime.nn.gpt.model import Gpt
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.norm import LayerNorm
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.place import Part, Weights
 
 
 class Opt(Gpt):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lsv.nn.gpt.attention import one_norm
-from lsv.nn.gpt.config import GptConfig, read_rotary
-from lsv.nn.gpt.form import Form, Projections
-from lsv.nn.gpt.model import Gpt
-from lsv.nn.keys import Keys
+from lsv_runtime.nn.gpt.attention import one_norm
+from lsv_runtime.nn.gpt.config import GptConfig, read_rotary
+from lsv_runtime.nn.gpt.form import Form, Projections
+from lsv_runtime.nn.gpt.model import Gpt
+from lsv_runtime.nn.keys import Keys
 
 
 class Phi(Gpt):

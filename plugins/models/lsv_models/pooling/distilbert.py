@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from lsv.nn.keys import Keys
-from lsv.weights.place import Weights
 from lsv_models.pooling.encoder import (
     MLP,
     Attention,
@@ -21,6 +19,8 @@ from lsv_models.pooling.encoder import (
     head_of,
 )
 from lsv_models.pooling.heads import Classifier, count_labels
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.weights.place import Weights
 
 
 class DistilBert(TextEncoder):

@@ -14,18 +14,18 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from lsv.attention import AttentionLayer
 from lsv.errors import CheckpointError
-from lsv.nn.embed import Embed
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column
-from lsv.nn.mlp import GatedActivation, find_activation
-from lsv.nn.model import Model
-from lsv.nn.norm import LayerNorm
-from lsv.nn.rope import Rope
-from lsv.nn.step import Step
-from lsv.weights.naming import substitute
-from lsv.weights.place import Weights
+from lsv_runtime.attention import AttentionLayer
+from lsv_runtime.nn.embed import Embed
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.mlp import GatedActivation, find_activation
+from lsv_runtime.nn.model import Model
+from lsv_runtime.nn.norm import LayerNorm
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.naming import substitute
+from lsv_runtime.weights.place import Weights
 
 _BESIDE = (
     "classifier_dropout", "classifier_pooling", "decoder_bias", "head_dim", "initializer_cutoff_factor",

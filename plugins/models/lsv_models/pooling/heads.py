@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from lsv.nn.linear import Column
-from lsv.weights.place import Weights
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.weights.place import Weights
 
 
 class Classifier(nn.Module):

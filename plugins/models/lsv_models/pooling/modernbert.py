@@ -10,14 +10,14 @@ from torch import nn
 from torch.nn import functional
 
 from lsv.errors import CheckpointError
-from lsv.nn.embed import Embed
-from lsv.nn.keys import Keys
-from lsv.nn.mlp import find_activation
-from lsv.nn.rope import Rope, RopeConfig
-from lsv.nn.step import Step
-from lsv.weights.place import Weights
 from lsv_models.pooling.encoder import Attention, EncoderConfig, GatedMLP, TextEncoder, finish, head_of
 from lsv_models.pooling.heads import Classifier, count_labels
+from lsv_runtime.nn.embed import Embed
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.mlp import find_activation
+from lsv_runtime.nn.rope import Rope, RopeConfig
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.place import Weights
 
 _THETAS = {"full_attention": 160_000.0, "sliding_attention": 10_000.0}
 

@@ -11,9 +11,6 @@ from typing import Any, ClassVar
 from torch import nn
 
 from lsv.errors import CheckpointError
-from lsv.nn.keys import Keys
-from lsv.nn.rope import Rope, RopeConfig, read_rope
-from lsv.weights.place import Weights
 from lsv_models.pooling.encoder import (
     Attention,
     Embeddings,
@@ -25,6 +22,9 @@ from lsv_models.pooling.encoder import (
     head_of,
 )
 from lsv_models.pooling.heads import Classifier, count_labels
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.rope import Rope, RopeConfig, read_rope
+from lsv_runtime.weights.place import Weights
 
 _NOMIC = {
     "n_embd": "hidden_size", "n_head": "num_attention_heads", "n_inner": "intermediate_size",

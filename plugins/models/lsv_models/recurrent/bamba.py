@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lsv.nn.attention import Attention
-from lsv.nn.config import DecoderConfig
-from lsv.nn.keys import Keys
-from lsv.nn.mlp import GatedMLP
-from lsv.nn.rope import Rope
-from lsv.weights.place import Weights
 from lsv_models.recurrent.hybrid import HybridLayer, read_kinds, read_mamba2
 from lsv_models.recurrent.keys import ignore
 from lsv_models.recurrent.mamba2_mixer import Mamba2Mixer
 from lsv_models.recurrent.stack import Names, Stack
+from lsv_runtime.nn.attention import Attention
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.mlp import GatedMLP
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.weights.place import Weights
 
 KINDS = {
     "mamba": "recurrent", "linear_attention": "recurrent", "attention": "attention", "full_attention": "attention",

@@ -12,18 +12,18 @@ from torch import nn
 from torch.nn import functional
 
 from lsv.errors import CheckpointError
-from lsv.nn.attention import Attention
-from lsv.nn.config import DecoderConfig
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column, Row
-from lsv.nn.mlp import find_activation
-from lsv.nn.rope import Rope
-from lsv.nn.step import Step
-from lsv.weights.place import Weights
 from lsv_models.recurrent.hybrid import HybridLayer, read_mamba2
 from lsv_models.recurrent.keys import ignore
 from lsv_models.recurrent.mamba2_mixer import Mamba2Mixer, Mamba2Sizes
 from lsv_models.recurrent.stack import Names, Scaled, Stack
+from lsv_runtime.nn.attention import Attention
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column, Row
+from lsv_runtime.nn.mlp import find_activation
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.place import Weights
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lsv.nn.attention import Attention
-from lsv.nn.config import DecoderConfig
-from lsv.nn.embed import ScaledHead
-from lsv.nn.keys import Keys
-from lsv.nn.mlp import GatedMLP
-from lsv.nn.moe import MoE, SharedMoE
-from lsv.nn.rope import Rope
-from lsv.ops import Bindable
-from lsv.weights.place import Weights
 from lsv_models.recurrent.bamba import KINDS
 from lsv_models.recurrent.hybrid import HybridLayer, read_kinds, read_mamba2
 from lsv_models.recurrent.keys import ignore
 from lsv_models.recurrent.mamba2_mixer import Mamba2Mixer
 from lsv_models.recurrent.stack import Scaled, Stack
 from lsv_models.rms.granite import read_multipliers
+from lsv_runtime.nn.attention import Attention
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.embed import ScaledHead
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.mlp import GatedMLP
+from lsv_runtime.nn.moe import MoE, SharedMoE
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.ops import Bindable
+from lsv_runtime.weights.place import Weights
 
 NAMES = ("input_linear", "input_linear", "output_linear")
 """Gate and up, which are one tensor, and down of the MLP that all tokens go through."""

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from lsv.errors import CheckpointError
-from lsv.nn.config import DecoderConfig
-from lsv.nn.keys import Keys
-from lsv.nn.norm import RMSNorm
-from lsv.nn.step import Step
-from lsv.weights.place import Weights
 from lsv_models.recurrent.keys import ignore, read_limits
 from lsv_models.recurrent.mamba2_mixer import Mamba2Sizes
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.place import Weights
 
 MakeNorm = Callable[[Weights, int, float], nn.Module]
 

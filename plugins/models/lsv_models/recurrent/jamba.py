@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lsv.nn.attention import Attention
-from lsv.nn.config import DecoderConfig
-from lsv.nn.keys import Keys
-from lsv.nn.mlp import GatedMLP
-from lsv.nn.moe import MoE
-from lsv.weights.place import Weights
 from lsv_models.recurrent.hybrid import HybridLayer
 from lsv_models.recurrent.keys import ignore
 from lsv_models.recurrent.mamba import read_rank
 from lsv_models.recurrent.mamba_mixer import MambaMixer, MambaSizes
 from lsv_models.recurrent.stack import Names, Stack
+from lsv_runtime.nn.attention import Attention
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.mlp import GatedMLP
+from lsv_runtime.nn.moe import MoE
+from lsv_runtime.weights.place import Weights
 
 
 class Jamba(Stack):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lsv.errors import CheckpointError
-from lsv.nn.keys import Keys
+from lsv_runtime.nn.keys import Keys
 
 TRAINING = ("time_step_min", "time_step_max", "time_step_floor", "time_step_scale", "rescale_prenorm_residual")
 """How weights are initialised."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from lsv.nn.keys import Keys
-from lsv.nn.norm import RMSNorm
-from lsv.weights.place import Weights
 from lsv_models.recurrent.keys import TRAINING, WITHOUT_ATTENTION, ignore
 from lsv_models.recurrent.mamba_mixer import MambaMixer, MambaSizes
 from lsv_models.recurrent.stack import Names, RecurrentLayer, Stack
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.weights.place import Weights
 
 NAMES = Names("backbone.embeddings", "backbone.norm_f")
 

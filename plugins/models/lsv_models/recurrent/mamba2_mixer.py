@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv.nn.linear import Column, Row
-from lsv.nn.recurrent.conv import CausalConv
-from lsv.nn.recurrent.ssd import StateSpace
-from lsv.nn.recurrent.states import StateCache
-from lsv.nn.step import Step
-from lsv.weights.place import Weights
+from lsv_runtime.nn.linear import Column, Row
+from lsv_runtime.nn.recurrent.conv import CausalConv
+from lsv_runtime.nn.recurrent.ssd import StateSpace
+from lsv_runtime.nn.recurrent.states import StateCache
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.place import Weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,22 +8,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from lsv.nn.attention import Attention
-from lsv.nn.config import DecoderConfig
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column, Row
-from lsv.nn.mlp import find_activation
-from lsv.nn.moe import MoE
-from lsv.nn.norm import RMSNorm
-from lsv.nn.recurrent.lightning import Lightning
-from lsv.nn.recurrent.states import StateCache
-from lsv.nn.rope import Rope
-from lsv.nn.step import Step
-from lsv.weights.place import Weights
 from lsv_models.recurrent.delta.qwen3_next import KINDS
 from lsv_models.recurrent.hybrid import read_kinds
 from lsv_models.recurrent.keys import ignore
 from lsv_models.recurrent.stack import MIXTRAL, Stack
+from lsv_runtime.nn.attention import Attention
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column, Row
+from lsv_runtime.nn.mlp import find_activation
+from lsv_runtime.nn.moe import MoE
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.recurrent.lightning import Lightning
+from lsv_runtime.nn.recurrent.states import StateCache
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.place import Weights
 
 _NORM_EPS = 1e-6
 """Of the norm in recurrent layers, whatever the model's own."""

@@ -9,19 +9,19 @@ import torch
 from torch import nn
 
 from lsv.errors import CheckpointError
-from lsv.nn.attention import Attention
-from lsv.nn.config import DecoderConfig
-from lsv.nn.keys import Keys
-from lsv.nn.mlp import FeedForward
-from lsv.nn.norm import RMSNorm
-from lsv.nn.step import Step
-from lsv.weights import stacks as weights
-from lsv.weights.place import Weights
 from lsv_models.recurrent.hybrid import read_kinds, with_defaults
 from lsv_models.recurrent.keys import TRAINING, ignore, read_limits
 from lsv_models.recurrent.mamba2_mixer import Mamba2Mixer, Mamba2Sizes
 from lsv_models.recurrent.plain_experts import PlainExperts, PlainMoE
 from lsv_models.recurrent.stack import Names, RecurrentLayer, Stack
+from lsv_runtime.nn.attention import Attention
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.mlp import FeedForward
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights import stacks as weights
+from lsv_runtime.weights.place import Weights
 
 NAMES = Names("model.embeddings", "model.norm_f")
 PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from lsv.nn.config import DecoderConfig
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column
-from lsv.nn.mlp import FeedForward
-from lsv.nn.moe import PlainExpert, PlainRouted
-from lsv.nn.routers import ScoredRouter
-from lsv.weights.place import Weights
 from lsv_models.recurrent.keys import ignore
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.mlp import FeedForward
+from lsv_runtime.nn.moe import PlainExpert, PlainRouted
+from lsv_runtime.nn.routers import ScoredRouter
+from lsv_runtime.weights.place import Weights
 
 _NAMES = ("up_proj", "down_proj")
 

@@ -10,25 +10,25 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv import products
 from lsv.errors import CheckpointError
-from lsv.nn.attention import Attention
-from lsv.nn.config import DecoderConfig
-from lsv.nn.embed import ScaledHead
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column, Row
-from lsv.nn.mlp import GatedMLP, find_activation
-from lsv.nn.recurrent.conv import CausalConv
-from lsv.nn.recurrent.diagonal import Diagonal
-from lsv.nn.recurrent.states import StateCache
-from lsv.nn.recurrent.weights import take_float
-from lsv.nn.rope import Rope
-from lsv.nn.step import Step
-from lsv.weights.place import Weights
 from lsv_models.recurrent.hybrid import HybridLayer, with_defaults
 from lsv_models.recurrent.keys import ignore
 from lsv_models.recurrent.stack import Names, Scaled, Stack
 from lsv_models.rms.blocks import OffsetRMSNorm
+from lsv_runtime import products
+from lsv_runtime.nn.attention import Attention
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.embed import ScaledHead
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column, Row
+from lsv_runtime.nn.mlp import GatedMLP, find_activation
+from lsv_runtime.nn.recurrent.conv import CausalConv
+from lsv_runtime.nn.recurrent.diagonal import Diagonal
+from lsv_runtime.nn.recurrent.states import StateCache
+from lsv_runtime.nn.recurrent.weights import take_float
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.place import Weights
 
 KINDS = {
     "recurrent": "recurrent", "linear_attention": "recurrent",

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column, Row
-from lsv.nn.norm import LayerNorm
-from lsv.nn.recurrent.states import RowStates, StateCache
-from lsv.nn.recurrent.wkv import TokenShift, WeighedAverage
-from lsv.nn.step import Step
-from lsv.weights.place import Weights
 from lsv_models.recurrent.stack import Names, Stack
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column, Row
+from lsv_runtime.nn.norm import LayerNorm
+from lsv_runtime.nn.recurrent.states import RowStates, StateCache
+from lsv_runtime.nn.recurrent.wkv import TokenShift, WeighedAverage
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.place import Weights
 
 _LAST_EPS = 1e-5
 """Of the norm before the head, whatever the model's own."""

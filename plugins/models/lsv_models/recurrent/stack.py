@@ -9,14 +9,14 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from lsv.nn.dtypes import model_dtype
-from lsv.nn.embed import Embed, Head
-from lsv.nn.model import AttentionModel
-from lsv.nn.norm import RMSNorm
-from lsv.nn.step import Step
-from lsv.weights.naming import substitute
-from lsv.weights.place import Weights
 from lsv_models.sparse.decoder import STACKED
+from lsv_runtime.nn.dtypes import model_dtype
+from lsv_runtime.nn.embed import Embed, Head
+from lsv_runtime.nn.model import AttentionModel
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.naming import substitute
+from lsv_runtime.weights.place import Weights
 
 MIXTRAL = (
     (r"\.block_sparse_moe\.", ".mlp."),

@@ -9,17 +9,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv.nn.config import DecoderConfig
-from lsv.nn.embed import ScaledHead
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column, Row
-from lsv.nn.mlp import GatedMLP
-from lsv.nn.recurrent.mlstm import MatrixMemory
-from lsv.nn.recurrent.states import StateCache
-from lsv.nn.step import Step
-from lsv.weights.place import Part, Weights
 from lsv_models.recurrent.hybrid import HybridLayer
 from lsv_models.recurrent.stack import Names, Stack
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.embed import ScaledHead
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column, Row
+from lsv_runtime.nn.mlp import GatedMLP
+from lsv_runtime.nn.recurrent.mlstm import MatrixMemory
+from lsv_runtime.nn.recurrent.states import StateCache
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.place import Part, Weights
 
 NORMS = {"before_mixer": "norm_mlstm", "before_mlp": "norm_ffn"}
 _NAMES = {"num_attention_heads": "num_heads", "rms_norm_eps": "norm_eps"}

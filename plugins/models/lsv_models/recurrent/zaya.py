@@ -13,24 +13,24 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv.attention.states import StatePart
 from lsv.errors import CheckpointError
-from lsv.nn.attention import Attention, Heads
-from lsv.nn.config import DecoderConfig
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column
-from lsv.nn.moe import MoE
-from lsv.nn.norm import RMSNorm
-from lsv.nn.recurrent.states import RowStates, StateCache
-from lsv.nn.recurrent.weights import take_float
-from lsv.nn.recurrent.wkv import TokenShift
-from lsv.nn.rope import Rope
-from lsv.nn.routers import Router
-from lsv.nn.step import Step
-from lsv.ops import Bindable
-from lsv.weights.place import Part, Weights
 from lsv_models.recurrent.hybrid import read_kinds
 from lsv_models.recurrent.stack import ModelTyped, Stack
+from lsv_runtime.attention.states import StatePart
+from lsv_runtime.nn.attention import Attention, Heads
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.moe import MoE
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.recurrent.states import RowStates, StateCache
+from lsv_runtime.nn.recurrent.weights import take_float
+from lsv_runtime.nn.recurrent.wkv import TokenShift
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.nn.routers import Router
+from lsv_runtime.nn.step import Step
+from lsv_runtime.ops import Bindable
+from lsv_runtime.weights.place import Part, Weights
 
 KINDS = {"hybrid": "full_attention", "hybrid_sliding": "sliding_attention"}
 _ROPES = {"hybrid": 5e6, "hybrid_sliding": 1e4}

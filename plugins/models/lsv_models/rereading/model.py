@@ -14,13 +14,8 @@ import torch
 from torch import nn
 from transformers import CONFIG_MAPPING, PreTrainedModel
 
-from lsv.attention import AttentionLayer
 from lsv.errors import CheckpointError, ConfigError
-from lsv.nn.model import Model
-from lsv.nn.step import Step
 from lsv.offers import OpSpec
-from lsv.ops import Bindable, dtype_name
-from lsv.weights.place import Weights
 from lsv_models.generic.body import PassThrough, find_body
 from lsv_models.generic.building import decode, make_model
 from lsv_models.generic.layout import Layout
@@ -29,6 +24,11 @@ from lsv_models.generic.ropes import make_buffers
 from lsv_models.generic.weights import declare_weights, untie_head
 from lsv_models.generic.wrappers import drop_towers, find_base, find_below_head, find_headed, is_wrapper
 from lsv_models.rereading.tokens import KeptTokens
+from lsv_runtime.attention import AttentionLayer
+from lsv_runtime.nn.model import Model
+from lsv_runtime.nn.step import Step
+from lsv_runtime.ops import Bindable, dtype_name
+from lsv_runtime.weights.place import Weights
 
 
 class Rereading(Model):

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from lsv.attention import AttentionLayer
-from lsv.attention.chosen import each_row
-from lsv.nn.step import Step
+from lsv_runtime.attention import AttentionLayer
+from lsv_runtime.attention.chosen import each_row
+from lsv_runtime.nn.step import Step
 
 _BITS = 31
 _SIZE = 32

@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from lsv.nn.attention import Attention, Heads, Sizes
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import DenseDecoder
-from lsv.nn.embed import Embed, Head
-from lsv.nn.gpt.alibi import alibi_slopes
-from lsv.nn.rope import Rope
-from lsv.weights.place import Part, Weights
-from lsv.weights.quantizer import WEIGHT, Linear, LinearLayer, PlainLinear
 from lsv_models.llama import LlamaLayer
+from lsv_runtime.nn.attention import Attention, Heads, Sizes
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.decoder import DenseDecoder
+from lsv_runtime.nn.embed import Embed, Head
+from lsv_runtime.nn.gpt.alibi import alibi_slopes
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.weights.place import Part, Weights
+from lsv_runtime.weights.quantizer import WEIGHT, Linear, LinearLayer, PlainLinear
 
 _NORMED = 125_696
 """The vocabulary of Baichuan 2; nothing else in config.json tells it from its predecessor."""

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv.nn.attention import Attention, Heads, Sizes
-from lsv.nn.decoder import DecoderLayer
-from lsv.nn.norm import RMSNorm
-from lsv.nn.step import Step
 from lsv.offers import OpSpec
-from lsv.ops import dtype_name
-from lsv.weights.place import Weights
+from lsv_runtime.nn.attention import Attention, Heads, Sizes
+from lsv_runtime.nn.decoder import DecoderLayer
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.step import Step
+from lsv_runtime.ops import dtype_name
+from lsv_runtime.weights.place import Weights
 
 
 class SandwichLayer(DecoderLayer):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from lsv.nn.attention import Heads
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import DenseDecoder
-from lsv.nn.keys import Keys
-from lsv.nn.rope import PairRope
 from lsv_models.llama import LlamaLayer
+from lsv_runtime.nn.attention import Heads
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.decoder import DenseDecoder
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.rope import PairRope
 
 
 class ChatGLMLayer(LlamaLayer):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lsv.errors import CheckpointError
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import DenseDecoder
-from lsv.nn.keys import Keys
 from lsv_models.llama import LlamaLayer
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.decoder import DenseDecoder
+from lsv_runtime.nn.keys import Keys
 
 
 class DeciLM(DenseDecoder):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lsv.nn.decoder import DenseDecoder
-from lsv.nn.rope import PairRope
 from lsv_models.llama import LlamaLayer
+from lsv_runtime.nn.decoder import DenseDecoder
+from lsv_runtime.nn.rope import PairRope
 
 
 class Ernie45(DenseDecoder):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lsv.nn.decoder import DenseDecoder
-from lsv.nn.rope import PairRope
 from lsv_models.llama import LlamaLayer
 from lsv_models.rms.blocks import SandwichLayer
+from lsv_runtime.nn.decoder import DenseDecoder
+from lsv_runtime.nn.rope import PairRope
 
 
 class GlmLayer(LlamaLayer):

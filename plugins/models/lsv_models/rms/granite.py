@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import DenseDecoder
-from lsv.nn.keys import Keys
 from lsv_models.rms.blocks import ScaledLayer
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.decoder import DenseDecoder
+from lsv_runtime.nn.keys import Keys
 
 
 def read_multipliers(keys: Keys, c: DecoderConfig) -> DecoderConfig:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import DenseDecoder
-from lsv.nn.keys import Keys
 from lsv_models.llama import LlamaLayer
 from lsv_models.rms.blocks import LateNormAttention
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.decoder import DenseDecoder
+from lsv_runtime.nn.keys import Keys
 
 
 class HunyuanLayer(LlamaLayer):

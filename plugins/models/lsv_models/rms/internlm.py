@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from lsv.nn.attention import Heads
-from lsv.nn.decoder import DenseDecoder
 from lsv_models.llama import LlamaLayer
+from lsv_runtime.nn.attention import Heads
+from lsv_runtime.nn.decoder import DenseDecoder
 
 
 class InternLMLayer(LlamaLayer):

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from lsv.nn.attention import Attention
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import DenseDecoder
-from lsv.nn.keys import Keys
-from lsv.nn.latent import LatentAttention, LatentConfig
-from lsv.nn.rope import Rope
-from lsv.weights.place import Weights
 from lsv_models.rms.blocks import ScaledLayer
+from lsv_runtime.nn.attention import Attention
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.decoder import DenseDecoder
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.latent import LatentAttention, LatentConfig
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.weights.place import Weights
 
 
 class MiniCPM(DenseDecoder):

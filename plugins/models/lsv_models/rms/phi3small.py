@@ -11,21 +11,21 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from lsv.attention.pattern import BlockPattern
 from lsv.errors import CheckpointError
-from lsv.nn.attention import Attention, Heads
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import DenseDecoder
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column, Row
-from lsv.nn.mlp import GatedActivation, GatedMLP
-from lsv.nn.norm import LayerNorm
-from lsv.nn.rope import Rope
-from lsv.nn.step import Step
-from lsv.ops import Bindable
-from lsv.weights.place import Weights
 from lsv_models.llama import LlamaLayer
 from lsv_models.rms.phi3 import with_magnitude
+from lsv_runtime.attention.pattern import BlockPattern
+from lsv_runtime.nn.attention import Attention, Heads
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.decoder import DenseDecoder
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column, Row
+from lsv_runtime.nn.mlp import GatedActivation, GatedMLP
+from lsv_runtime.nn.norm import LayerNorm
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.nn.step import Step
+from lsv_runtime.ops import Bindable
+from lsv_runtime.weights.place import Weights
 
 log = logging.getLogger(__name__)
 

@@ -15,14 +15,14 @@ from typing import Any, ClassVar
 
 import torch
 
-from lsv.nn.attention import Attention, Heads, Sizes
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import DenseDecoder
-from lsv.nn.keys import Keys
-from lsv.nn.rope import Rope
-from lsv.nn.step import Step
-from lsv.weights.place import Weights
 from lsv_models.llama import LlamaLayer
+from lsv_runtime.nn.attention import Attention, Heads, Sizes
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.decoder import DenseDecoder
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.place import Weights
 
 log = logging.getLogger(__name__)
 

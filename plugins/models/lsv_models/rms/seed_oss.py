@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lsv.nn.decoder import DenseDecoder
 from lsv_models.llama import LlamaLayer
+from lsv_runtime.nn.decoder import DenseDecoder
 
 
 class SeedOss(DenseDecoder):

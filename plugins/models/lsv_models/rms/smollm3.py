@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lsv.errors import CheckpointError
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import DenseDecoder
-from lsv.nn.keys import Keys
-from lsv.nn.rope import Rope
-from lsv.weights.place import Weights
 from lsv_models.llama import LlamaLayer
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.decoder import DenseDecoder
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.weights.place import Weights
 
 
 class SmolLM3(DenseDecoder):

@@ -10,17 +10,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv import products
 from lsv.errors import CheckpointError
-from lsv.nn.encoder import SelfAttention, check_placeholder
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column
-from lsv.nn.mlp import FeedForward, find_activation
-from lsv.nn.model import Encoder
-from lsv.nn.norm import LayerNorm
-from lsv.nn.step import Embeddings, Step
-from lsv.weights.place import Weights
 from lsv_models.gpt.opt import Opt
+from lsv_runtime import products
+from lsv_runtime.nn.encoder import SelfAttention, check_placeholder
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.mlp import FeedForward, find_activation
+from lsv_runtime.nn.model import Encoder
+from lsv_runtime.nn.norm import LayerNorm
+from lsv_runtime.nn.step import Embeddings, Step
+from lsv_runtime.weights.place import Weights
 
 _OPT: Mapping[str, Any] = {
     "vocab_size": 50272, "hidden_size": 768, "ffn_dim": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,

@@ -10,18 +10,18 @@ from torch import nn
 from torch.nn import functional
 
 from lsv.errors import CheckpointError
-from lsv.nn.attention import Attention, Heads, Sizes
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import Decoder, DecoderLayer
-from lsv.nn.embed import Embed, Head
-from lsv.nn.keys import Keys
-from lsv.nn.norm import RMSNorm
-from lsv.nn.rope import Rope
-from lsv.nn.step import Step
 from lsv.offers import OpSpec
-from lsv.ops import Bindable, dtype_name
-from lsv.weights.place import Weights
 from lsv_models.senses.towers.codes import CodesConfig, CodesEncoder
+from lsv_runtime.nn.attention import Attention, Heads, Sizes
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.decoder import Decoder, DecoderLayer
+from lsv_runtime.nn.embed import Embed, Head
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.nn.step import Step
+from lsv_runtime.ops import Bindable, dtype_name
+from lsv_runtime.weights.place import Weights
 
 _EPS = 1e-5
 _CODE = "IMGIMG"

@@ -13,14 +13,14 @@ import torch
 from torch import nn
 
 from lsv.errors import CheckpointError
-from lsv.nn.config import DecoderConfig
-from lsv.nn.encoder import SelfAttention, check_placeholder
-from lsv.nn.keys import Keys
-from lsv.nn.mlp import GatedMLP
-from lsv.nn.norm import RMSNorm
-from lsv.weights.place import Weights
 from lsv_models.qwen2 import Qwen2
 from lsv_models.qwen2_vl import Qwen2VLEncoder, VisionConfig, VisionLayer
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.encoder import SelfAttention, check_placeholder
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.mlp import GatedMLP
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.weights.place import Weights
 
 _NAMES = {"depth": "num_hidden_layers", "num_heads": "num_attention_heads", "in_channels": "num_channels"}
 

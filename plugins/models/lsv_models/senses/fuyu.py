@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
-from lsv.nn.embed import Embed
-from lsv.nn.encoder import check_placeholder
-from lsv.nn.gpt.config import GptConfig
-from lsv.nn.gpt.form import Form
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column
-from lsv.nn.model import Encoder
-from lsv.weights.place import Weights
 from lsv_models.gpt.persimmon import Persimmon
+from lsv_runtime.nn.embed import Embed
+from lsv_runtime.nn.encoder import check_placeholder
+from lsv_runtime.nn.gpt.config import GptConfig
+from lsv_runtime.nn.gpt.form import Form
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.model import Encoder
+from lsv_runtime.weights.place import Weights
 
 _TEXT: Mapping[str, Any] = {
     "hidden_size": 4096, "intermediate_size": 16384, "num_hidden_layers": 36, "num_attention_heads": 64,

@@ -13,19 +13,19 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from lsv import products
 from lsv.errors import CheckpointError
-from lsv.nn.encoder import check_placeholder
-from lsv.nn.keys import Keys
-from lsv.nn.model import Model
-from lsv.weights.naming import Prefixes
-from lsv.weights.place import Weights
 from lsv_models.clip import TowerConfig
 from lsv_models.gemma.gemma import Gemma3Layer
 from lsv_models.gemma.halves import Gemma3Half
 from lsv_models.rms.blocks import OffsetRMSNorm
 from lsv_models.senses.mutual import MutualAttention
 from lsv_models.senses.towers.siglip import PREFIXES, UNREAD, SigLIPEncoder
+from lsv_runtime import products
+from lsv_runtime.nn.encoder import check_placeholder
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.model import Model
+from lsv_runtime.weights.naming import Prefixes
+from lsv_runtime.weights.place import Weights
 
 
 class PoolingProjector(nn.Module):

@@ -14,19 +14,19 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv import products
-from lsv.nn.config import DecoderConfig
-from lsv.nn.encoder import Rotate, Runs, SelfAttention
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column
-from lsv.nn.mlp import GatedMLP
-from lsv.nn.model import Encoder
-from lsv.nn.norm import LayerNorm, RMSNorm
-from lsv.nn.rope import PairMRope
-from lsv.weights.place import Weights
 from lsv_models.qwen2_vl import Qwen2VL, Qwen2VLEncoder, VisionConfig, VisionState, patch_places
 from lsv_models.rms.glm import Glm4, Glm4Layer
 from lsv_models.senses.towers.places import sample_places
+from lsv_runtime import products
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.encoder import Rotate, Runs, SelfAttention
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.mlp import GatedMLP
+from lsv_runtime.nn.model import Encoder
+from lsv_runtime.nn.norm import LayerNorm, RMSNorm
+from lsv_runtime.nn.rope import PairMRope
+from lsv_runtime.weights.place import Weights
 
 _MERGER_EPS = 1e-5
 

@@ -12,17 +12,17 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from lsv.nn.config import DecoderConfig
-from lsv.nn.encoder import check_placeholder, scale_pixels
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column
-from lsv.nn.mlp import GatedMLP
-from lsv.nn.model import Encoder
-from lsv.nn.norm import LayerNorm
-from lsv.nn.rope import MRope, PairRope
-from lsv.weights.place import Weights
 from lsv_models.rms.chatglm import ChatGLM
 from lsv_models.senses.towers.eva_clip import EvaConfig, EvaTower
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.encoder import check_placeholder, scale_pixels
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.mlp import GatedMLP
+from lsv_runtime.nn.model import Encoder
+from lsv_runtime.nn.norm import LayerNorm
+from lsv_runtime.nn.rope import MRope, PairRope
+from lsv_runtime.weights.place import Weights
 
 _MERGE = 2
 _PROJECTOR_EPS = 1e-5

@@ -12,14 +12,6 @@ from typing import Any
 import torch
 
 from lsv.errors import CheckpointError
-from lsv.nn.decoder import Decoder
-from lsv.nn.encoder import check_placeholder, merge_patches, read_layer, scale_pixels, unread_layers
-from lsv.nn.keys import Keys
-from lsv.nn.mlp import FeedForward
-from lsv.nn.model import Encoder, Model
-from lsv.nn.norm import LayerNorm
-from lsv.weights.naming import Prefixes
-from lsv.weights.place import Weights
 from lsv_models.llama import Llama
 from lsv_models.qwen2 import Qwen2
 from lsv_models.qwen3 import Qwen3
@@ -28,6 +20,14 @@ from lsv_models.rms.internlm import InternLM2
 from lsv_models.rms.phi3 import Phi3
 from lsv_models.senses.languages import make_language, under
 from lsv_models.senses.towers.intern_vit import Tower, TowerConfig
+from lsv_runtime.nn.decoder import Decoder
+from lsv_runtime.nn.encoder import check_placeholder, merge_patches, read_layer, scale_pixels, unread_layers
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.mlp import FeedForward
+from lsv_runtime.nn.model import Encoder, Model
+from lsv_runtime.nn.norm import LayerNorm
+from lsv_runtime.weights.naming import Prefixes
+from lsv_runtime.weights.place import Weights
 
 _LANGUAGES: Mapping[str, type[Decoder]] = {
     "internlm2": InternLM2, "llama": Llama, "phi3": Phi3, "qwen2": Qwen2, "qwen3": Qwen3, "qwen3_moe": Qwen3Moe,

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from lsv.errors import CheckpointError
-from lsv.nn.decoder import Decoder
-from lsv.nn.keys import Keys
-from lsv.weights.naming import Prefixes
-from lsv.weights.place import Weights
+from lsv_runtime.nn.decoder import Decoder
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.weights.naming import Prefixes
+from lsv_runtime.weights.place import Weights
 
 _LLAMA: Mapping[str, Any] = {
     "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,

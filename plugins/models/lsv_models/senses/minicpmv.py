@@ -14,13 +14,6 @@ from typing import Any, ClassVar
 import torch
 
 from lsv.errors import CheckpointError
-from lsv.nn.decoder import Decoder
-from lsv.nn.encoder import scale_pixels
-from lsv.nn.keys import Keys
-from lsv.nn.model import Encoder, Model
-from lsv.nn.norm import LayerNorm
-from lsv.weights.naming import Prefixes
-from lsv.weights.place import Weights
 from lsv_models.clip import TowerConfig
 from lsv_models.llama import Llama
 from lsv_models.qwen2 import Qwen2
@@ -28,6 +21,13 @@ from lsv_models.qwen3 import Qwen3
 from lsv_models.senses.languages import under
 from lsv_models.senses.towers.navit import StretchedTower
 from lsv_models.senses.towers.resampler import Resampler
+from lsv_runtime.nn.decoder import Decoder
+from lsv_runtime.nn.encoder import scale_pixels
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.model import Encoder, Model
+from lsv_runtime.nn.norm import LayerNorm
+from lsv_runtime.weights.naming import Prefixes
+from lsv_runtime.weights.place import Weights
 
 _HEAD_DIM = 128
 """Of the resampler's attention."""

@@ -14,19 +14,19 @@ from torch import nn
 from torch.nn import functional
 
 from lsv.errors import CheckpointError
-from lsv.nn.attention import CrossAttention
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import Decoder
-from lsv.nn.embed import Embed, Head
-from lsv.nn.encoder import check_placeholder
-from lsv.nn.keys import Keys
-from lsv.nn.mlp import GatedMLP
-from lsv.nn.norm import RMSNorm
-from lsv.nn.rope import Rope
-from lsv.nn.step import Step
-from lsv.weights.place import Weights
 from lsv_models.llama import LlamaLayer
 from lsv_models.senses.towers.tiles import TilesConfig, TilesTower
+from lsv_runtime.nn.attention import CrossAttention
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.decoder import Decoder
+from lsv_runtime.nn.embed import Embed, Head
+from lsv_runtime.nn.encoder import check_placeholder
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.mlp import GatedMLP
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.place import Weights
 
 _SPECIALS = 8
 """Rows of the embedding that have no logits; the first is that of the placeholder."""

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from lsv.nn.attention import Attention, Sizes
-from lsv.nn.rope import Rope
-from lsv.nn.step import Step
-from lsv.weights.place import Weights
+from lsv_runtime.nn.attention import Attention, Sizes
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.place import Weights
 
 
 class MutualAttention(Attention):

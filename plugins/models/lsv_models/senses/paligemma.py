@@ -12,15 +12,15 @@ import torch
 from torch import nn
 
 from lsv.errors import CheckpointError
-from lsv.nn.encoder import check_placeholder
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column
-from lsv.weights.place import Weights
 from lsv_models.clip import TowerConfig
 from lsv_models.gemma.gemma import Gemma, GemmaLayer
 from lsv_models.gemma.halves import Half
 from lsv_models.senses.mutual import MutualAttention
 from lsv_models.senses.towers.siglip import PREFIXES, UNREAD, SigLIPEncoder
+from lsv_runtime.nn.encoder import check_placeholder
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.weights.place import Weights
 
 # what published files leave out: of Gemma 2B, and of the tower
 _TEXT: Mapping[str, Any] = {

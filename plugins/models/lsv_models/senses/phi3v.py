@@ -14,13 +14,13 @@ import torch
 from torch.nn import functional
 
 from lsv.errors import CheckpointError
-from lsv.nn.encoder import merge_patches, read_layer, scale_pixels, unread_layers
-from lsv.nn.keys import Keys
-from lsv.nn.mlp import FeedForward
-from lsv.nn.model import Encoder
-from lsv.weights.place import Weights
 from lsv_models.clip import Tower, TowerConfig
 from lsv_models.rms.phi3 import Phi3
+from lsv_runtime.nn.encoder import merge_patches, read_layer, scale_pixels, unread_layers
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.mlp import FeedForward
+from lsv_runtime.nn.model import Encoder
+from lsv_runtime.weights.place import Weights
 
 _MERGE = 2
 """So many by so many patches become one embedding."""

@@ -10,17 +10,17 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from lsv.errors import CheckpointError
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import DecoderLayer
-from lsv.nn.keys import Keys
-from lsv.nn.model import Encoder
-from lsv.nn.rope import InterleavedMRope, Rope
-from lsv.weights.place import Weights
-from lsv.weights.stacks import Stack
 from lsv_models.qwen2_vl import Qwen2VL
 from lsv_models.qwen3 import Qwen3Layer
 from lsv_models.qwen3_moe import Experts, Qwen3MoeLayer
 from lsv_models.senses.towers.deepstack import DeepEncoder, DeepVisionConfig
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.decoder import DecoderLayer
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.model import Encoder
+from lsv_runtime.nn.rope import InterleavedMRope, Rope
+from lsv_runtime.weights.place import Weights
+from lsv_runtime.weights.stacks import Stack
 
 
 class Qwen3VL(Qwen2VL):

@@ -14,19 +14,19 @@ from torch import nn
 from torch.nn import functional
 
 from lsv.errors import CheckpointError
-from lsv.nn.decoder import Decoder
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column
-from lsv.nn.mlp import GatedActivation, find_activation
-from lsv.nn.model import Encoder, Model
-from lsv.nn.norm import RMSNorm
-from lsv.weights.naming import Prefixes
-from lsv.weights.place import Part, Weights
 from lsv_models.llama import Llama
 from lsv_models.mistral import Mistral
 from lsv_models.qwen3 import Qwen3
 from lsv_models.senses.languages import LEFT_OUT, make_language, under
 from lsv_models.whisper import Tower, WhisperConfig
+from lsv_runtime.nn.decoder import Decoder
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.mlp import GatedActivation, find_activation
+from lsv_runtime.nn.model import Encoder, Model
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.weights.naming import Prefixes
+from lsv_runtime.weights.place import Part, Weights
 
 _LANGUAGES: Mapping[str, type[Decoder]] = {"llama": Llama, "mistral": Mistral, "qwen3": Qwen3}
 _EPS = 1e-6

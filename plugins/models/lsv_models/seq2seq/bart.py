@@ -11,15 +11,15 @@ import torch
 from torch import nn
 
 from lsv.errors import CheckpointError, ConfigError
-from lsv.nn.embed import Embed, Head, Positions
-from lsv.nn.keys import Keys
-from lsv.nn.model import AttentionModel
-from lsv.nn.norm import LayerNorm
-from lsv.nn.step import Step
-from lsv.weights.place import Piece, Weights
 from lsv_models.seq2seq.layers import DecoderLayer, EncoderLayer, Form, Side
 from lsv_models.seq2seq.positions import Sinusoids
 from lsv_models.seq2seq.tower import TextTower
+from lsv_runtime.nn.embed import Embed, Head, Positions
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.model import AttentionModel
+from lsv_runtime.nn.norm import LayerNorm
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.place import Piece, Weights
 
 _EPS = 1e-5
 _BESIDE = (

@@ -10,10 +10,10 @@ from itertools import repeat
 import torch
 
 from lsv.errors import CheckpointError
-from lsv.nn.keys import Keys
-from lsv.weights.naming import substitute
 from lsv_models.seq2seq.layers import Form
 from lsv_models.seq2seq.mbart import MBart
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.weights.naming import substitute
 
 _NAMES = (
     (r"\.self_attn\.self\.([qkv])(?:uery|ey|alue)\.", r".self_attn.\1_proj."),

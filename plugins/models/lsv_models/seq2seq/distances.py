@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from lsv.attention import AttentionLayer
-from lsv.nn.attention import Attention, Heads, Sizes
-from lsv.weights.place import Weights
+from lsv_runtime.attention import AttentionLayer
+from lsv_runtime.nn.attention import Attention, Heads, Sizes
+from lsv_runtime.weights.place import Weights
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from lsv.errors import CheckpointError
-from lsv.nn.keys import Keys
-from lsv.nn.moe import PlainExpert, PlainRouted
-from lsv.nn.routers import ExactRouter, Router, ScoredRouter
-from lsv.weights.naming import substitute
-from lsv.weights.place import Weights
 from lsv_models.seq2seq.layers import Side
 from lsv_models.seq2seq.mbart import M2M100
 from lsv_models.seq2seq.t5 import T5
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.moe import PlainExpert, PlainRouted
+from lsv_runtime.nn.routers import ExactRouter, Router, ScoredRouter
+from lsv_runtime.weights.naming import substitute
+from lsv_runtime.weights.place import Weights
 
 _NLLB = (
     (r"\.cross_attention", ".encoder_attn"),

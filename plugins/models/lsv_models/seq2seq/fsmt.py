@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from lsv.nn.embed import Head
-from lsv.nn.keys import Keys
-from lsv.weights.place import Weights
 from lsv_models.seq2seq.bart import Bart
 from lsv_models.seq2seq.heads import LooseHead
 from lsv_models.seq2seq.mbart import skip_padding
+from lsv_runtime.nn.embed import Head
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.weights.place import Weights
 
 
 class Fsmt(Bart):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import nn
 
-from lsv.nn.embed import Embed, Head
-from lsv.weights.place import Piece, Weights
-from lsv.weights.quantizer import LinearLayer, PlainLinear
+from lsv_runtime.nn.embed import Embed, Head
+from lsv_runtime.weights.place import Piece, Weights
+from lsv_runtime.weights.quantizer import LinearLayer, PlainLinear
 
 
 class _OwnOrTied(PlainLinear):

@@ -10,16 +10,16 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from lsv import products
-from lsv.attention import AttentionLayer
-from lsv.nn.attention import Attention, CrossAttention, Heads
-from lsv.nn.config import DecoderConfig
-from lsv.nn.linear import Column
-from lsv.nn.mlp import make_mlp
-from lsv.nn.norm import LayerNorm
-from lsv.nn.rope import Rope
-from lsv.nn.step import Step
-from lsv.weights.place import Weights
+from lsv_runtime import products
+from lsv_runtime.attention import AttentionLayer
+from lsv_runtime.nn.attention import Attention, CrossAttention, Heads
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.mlp import make_mlp
+from lsv_runtime.nn.norm import LayerNorm
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.place import Weights
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 plain = partial(Attention, rope=None)
@@ -28,7 +28,7 @@ plain = partial(Attention, rope=None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """The sizes of an encoder or of a decoder, as ``lsv.nn.attention`` takes them."""
+    """The sizes of an encoder or of a decoder, as ``lsv_runtime.nn.attention`` takes them."""
 
     layers: int
     hidden_size: int

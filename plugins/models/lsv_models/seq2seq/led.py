@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import torch
 
 from lsv.errors import CheckpointError
-from lsv.nn.keys import Keys
-from lsv.weights.naming import substitute
 from lsv_models.seq2seq.bart import Bart
 from lsv_models.seq2seq.distances import mask_beyond
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.weights.naming import substitute
 
 _NAMES = (
     (r"^led\.", "model."),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lsv.nn.keys import Keys
 from lsv_models.seq2seq.bart import Bart
+from lsv_runtime.nn.keys import Keys
 
 
 class Marian(Bart):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from lsv.nn.keys import Keys
 from lsv_models.seq2seq.bart import Bart
 from lsv_models.seq2seq.layers import Form
+from lsv_runtime.nn.keys import Keys
 
 
 class MBart(Bart):

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from lsv import products
 from lsv.errors import CheckpointError
-from lsv.nn.keys import Keys
-from lsv.weights.place import Weights
 from lsv_models.seq2seq.layers import EncoderAttention, EncoderLayer, Form, Side, see_all
 from lsv_models.seq2seq.mbart import MBart
+from lsv_runtime import products
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.weights.place import Weights
 
 
 class BlockAttention(EncoderAttention):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv.weights.place import Piece, Weights
+from lsv_runtime.weights.place import Piece, Weights
 
 
 class Sinusoids(nn.Module):

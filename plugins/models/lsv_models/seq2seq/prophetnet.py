@@ -13,17 +13,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from lsv import products
-from lsv.attention.chosen import each_row
-from lsv.nn.attention import Attention, CrossAttention, Heads, Sizes
-from lsv.nn.embed import Positions
-from lsv.nn.keys import Keys
-from lsv.nn.step import Step
-from lsv.weights.naming import substitute
-from lsv.weights.place import Weights
 from lsv_models.seq2seq.bart import Bart
 from lsv_models.seq2seq.distances import Buckets
 from lsv_models.seq2seq.layers import DecoderLayer, Side
+from lsv_runtime import products
+from lsv_runtime.attention.chosen import each_row
+from lsv_runtime.nn.attention import Attention, CrossAttention, Heads, Sizes
+from lsv_runtime.nn.embed import Positions
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.naming import substitute
+from lsv_runtime.weights.place import Weights
 
 _NAMES = (
     (r"^prophetnet\.", "model."),

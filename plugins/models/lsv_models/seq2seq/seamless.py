@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from lsv.weights.naming import substitute
-from lsv.weights.place import Weights
 from lsv_models.seq2seq.mbart import M2M100
+from lsv_runtime.weights.naming import substitute
+from lsv_runtime.weights.place import Weights
 
 _NAMES = (
     (r"^text_(en|de)coder\.", r"model.\1coder."),

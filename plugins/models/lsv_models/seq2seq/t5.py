@@ -10,17 +10,17 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from lsv.nn.embed import Embed, ScaledHead
-from lsv.nn.keys import Keys
-from lsv.nn.model import AttentionModel
-from lsv.nn.norm import RMSNorm
-from lsv.nn.step import Step
-from lsv.weights.naming import substitute
-from lsv.weights.place import Weights
 from lsv_models.seq2seq.distances import BiasedAttention, Buckets, declare_biases, mask_beyond
 from lsv_models.seq2seq.heads import LooseHead
 from lsv_models.seq2seq.layers import DecoderLayer, EncoderLayer, Form, Side
 from lsv_models.seq2seq.tower import TextTower
+from lsv_runtime.nn.embed import Embed, ScaledHead
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.model import AttentionModel
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.naming import substitute
+from lsv_runtime.weights.place import Weights
 
 _BESIDE = (
     "classifier_dropout", "dropout_rate", "gradient_checkpointing", "head_dim", "hidden_size",

@@ -10,20 +10,20 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from lsv.nn.attention import Attention
-from lsv.nn.config import DecoderConfig
-from lsv.nn.embed import Embed, ScaledEmbed, ScaledHead
-from lsv.nn.keys import Keys
-from lsv.nn.model import AttentionModel
-from lsv.nn.rope import Rope
-from lsv.weights.naming import substitute
-from lsv.weights.place import Weights
 from lsv_models.gemma.gemma import read_scores
 from lsv_models.rms.blocks import OffsetRMSNorm
 from lsv_models.seq2seq.distances import mask_beyond
 from lsv_models.seq2seq.heads import LooseHead
 from lsv_models.seq2seq.layers import DecoderLayer, EncoderAttention, EncoderLayer, Form
 from lsv_models.seq2seq.tower import TextTower
+from lsv_runtime.nn.attention import Attention
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.embed import Embed, ScaledEmbed, ScaledHead
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.model import AttentionModel
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.weights.naming import substitute
+from lsv_runtime.weights.place import Weights
 
 _BESIDE = ("classifier_dropout_rate", "dropout_rate", "initializer_range", "vocab_size")
 _NAMES = (

@@ -9,19 +9,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from lsv import products
-from lsv.attention.chosen import each_row
-from lsv.nn.attention import Attention, CrossAttention, Heads
-from lsv.nn.config import DecoderConfig
-from lsv.nn.embed import Embed, ScaledEmbed
-from lsv.nn.keys import Keys
-from lsv.nn.rope import Rope
-from lsv.nn.step import Step
-from lsv.weights.naming import substitute
-from lsv.weights.place import Weights
 from lsv_models.rms.blocks import OffsetRMSNorm
 from lsv_models.seq2seq.layers import EncoderAttention, EncoderLayer, Form
 from lsv_models.seq2seq.t5gemma import T5Gemma, make_form
+from lsv_runtime import products
+from lsv_runtime.attention.chosen import each_row
+from lsv_runtime.nn.attention import Attention, CrossAttention, Heads
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.embed import Embed, ScaledEmbed
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.naming import substitute
+from lsv_runtime.weights.place import Weights
 
 _NAMES = (
     (r"^model\.encoder\.text_model\.", "model.encoder."),

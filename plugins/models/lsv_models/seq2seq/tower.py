@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import nn
 
-from lsv.nn.model import Encoder
 from lsv.request.encoded import IDS
+from lsv_runtime.nn.model import Encoder
 
 Begin = Callable[[torch.Tensor], torch.Tensor]
 """ids int64 [T] -> what the first layer reads, [T, hidden]."""

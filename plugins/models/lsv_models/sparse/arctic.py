@@ -8,17 +8,17 @@ from __future__ import annotations
 import torch
 
 from lsv.errors import CheckpointError
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import DecoderLayer
-from lsv.nn.keys import Keys
-from lsv.nn.mlp import GatedMLP
-from lsv.nn.moe import MoE
-from lsv.nn.rope import Rope
-from lsv.nn.step import Step
-from lsv.ops import Bindable
-from lsv.weights.place import Weights
 from lsv_models.sparse.decoder import SparseDecoder
 from lsv_models.sparse.experts import Experts
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.decoder import DecoderLayer
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.mlp import GatedMLP
+from lsv_runtime.nn.moe import MoE
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.nn.step import Step
+from lsv_runtime.ops import Bindable
+from lsv_runtime.weights.place import Weights
 
 _NAMES = ("w1", "w3", "w2")  # gate, up, down
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from lsv.attention import AttentionLayer
-from lsv.nn.attention import Attention, Heads, Sizes
-from lsv.nn.linear import Column
-from lsv.nn.rope import Rope
-from lsv.weights.place import Weights
+from lsv_runtime.attention import AttentionLayer
+from lsv_runtime.nn.attention import Attention, Heads, Sizes
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.weights.place import Weights
 
 
 class SinkAttention(Attention):

@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from lsv.errors import CheckpointError
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import DecoderLayer
-from lsv.nn.keys import Keys
-from lsv.nn.rope import Rope
-from lsv.ops import Bindable
-from lsv.weights.place import Weights
-from lsv.weights.stacks import Stack
 from lsv_models.llama import LlamaLayer
 from lsv_models.sparse.attention import ClippedAttention
 from lsv_models.sparse.decoder import PlainLayerNorm, SparseDecoder
 from lsv_models.sparse.experts import Experts
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.decoder import DecoderLayer
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.ops import Bindable
+from lsv_runtime.weights.place import Weights
+from lsv_runtime.weights.stacks import Stack
 
 _NAMES = (
     ("transformer.blocks.", "model.layers."),

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import Decoder, DecoderLayer
-from lsv.nn.keys import Keys
-from lsv.nn.norm import LayerNorm
-from lsv.nn.rope import Rope
-from lsv.ops import Bindable
-from lsv.weights.place import Weights
-from lsv.weights.stacks import Stack
 from lsv_models.llama import LlamaLayer
 from lsv_models.sparse.experts import Experts, make_mlp
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.decoder import Decoder, DecoderLayer
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.norm import LayerNorm
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.ops import Bindable
+from lsv_runtime.weights.place import Weights
+from lsv_runtime.weights.stacks import Stack
 
 STACKED = (
     Stack(r"(.*\.experts)\.gate_up_proj", ("gate_proj.weight", "up_proj.weight")),

@@ -9,18 +9,18 @@ from typing import Any, ClassVar
 import torch
 
 from lsv.errors import CheckpointError
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import Decoder, DecoderLayer
-from lsv.nn.keys import Keys
-from lsv.nn.latent import LatentAttention, LatentConfig
-from lsv.nn.norm import RMSNorm
-from lsv.nn.rope import Rope
-from lsv.nn.step import Step
 from lsv.offers import OpSpec
-from lsv.ops import Bindable
-from lsv.weights.place import Weights
-from lsv.weights.quantizer import joint_format
 from lsv_models.sparse.experts import Experts, make_mlp
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.decoder import Decoder, DecoderLayer
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.latent import LatentAttention, LatentConfig
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.nn.step import Step
+from lsv_runtime.ops import Bindable
+from lsv_runtime.weights.place import Weights
+from lsv_runtime.weights.quantizer import joint_format
 
 
 class DeepseekLayer(DecoderLayer):

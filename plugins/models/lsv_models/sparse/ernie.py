@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lsv.nn.config import DecoderConfig
-from lsv.nn.keys import Keys
-from lsv.nn.rope import PairRope
 from lsv_models.sparse.decoder import SparseDecoder
 from lsv_models.sparse.experts import Experts
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.rope import PairRope
 
 
 class Ernie45Moe(SparseDecoder):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from lsv.nn.config import DecoderConfig
-from lsv.nn.keys import Keys
-from lsv.nn.mlp import GatedMLP
-from lsv.nn.moe import MoE, SharedMoE
-from lsv.nn.routers import ExactRouter, Router, ScoredRouter, Scores
-from lsv.weights.place import Weights
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.mlp import GatedMLP
+from lsv_runtime.nn.moe import MoE, SharedMoE
+from lsv_runtime.nn.routers import ExactRouter, Router, ScoredRouter, Scores
+from lsv_runtime.weights.place import Weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

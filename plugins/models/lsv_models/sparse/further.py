@@ -13,22 +13,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lsv import products
-from lsv.drafts.reader import StateReader
 from lsv.errors import ConfigError
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import DecoderLayer
-from lsv.nn.embed import Embed, Head
-from lsv.nn.keys import Keys
-from lsv.nn.latent import LatentConfig
-from lsv.nn.norm import RMSNorm
-from lsv.nn.rope import Rope
-from lsv.nn.step import Step
-from lsv.weights.place import Weights
 from lsv_models.sparse.decoder import STACKED
 from lsv_models.sparse.deepseek import DeepseekLayer, DeepseekV3
 from lsv_models.sparse.experts import make_mlp
 from lsv_models.sparse.glm4_moe import Glm4Moe, Glm4MoeLayer, Glm4MoeNormedLayer, read_experts
+from lsv_runtime import products
+from lsv_runtime.drafts.reader import StateReader
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.decoder import DecoderLayer
+from lsv_runtime.nn.embed import Embed, Head
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.latent import LatentConfig
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.place import Weights
 
 
 class JoiningReader(StateReader):

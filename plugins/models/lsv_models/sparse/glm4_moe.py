@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import DecoderLayer
-from lsv.nn.keys import Keys
-from lsv.nn.rope import Rope
-from lsv.ops import Bindable
-from lsv.weights.place import Weights
 from lsv_models.llama import LlamaLayer
 from lsv_models.sparse.decoder import SparseDecoder
 from lsv_models.sparse.experts import Experts
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.decoder import DecoderLayer
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.ops import Bindable
+from lsv_runtime.weights.place import Weights
 
 
 def read_experts(keys: Keys, c: DecoderConfig) -> Experts:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lsv.nn.config import DecoderConfig
-from lsv.nn.keys import Keys
-from lsv.nn.mlp import ClampedGate, GatedMLP
-from lsv.nn.moe import MoE
-from lsv.nn.routers import Router
-from lsv.ops import Bindable
-from lsv.weights.place import Weights
-from lsv.weights.stacks import Stack
 from lsv_models.llama import LlamaLayer
 from lsv_models.sparse.attention import SinkAttention
 from lsv_models.sparse.decoder import SparseDecoder
 from lsv_models.sparse.experts import Experts
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.mlp import ClampedGate, GatedMLP
+from lsv_runtime.nn.moe import MoE
+from lsv_runtime.nn.routers import Router
+from lsv_runtime.ops import Bindable
+from lsv_runtime.weights.place import Weights
+from lsv_runtime.weights.stacks import Stack
 
 _FUSED = ("gate_proj", "up_proj")
 _ROPE = {

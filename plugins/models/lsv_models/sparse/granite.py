@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from lsv.nn.config import DecoderConfig
-from lsv.nn.keys import Keys
-from lsv.weights.stacks import Stack
 from lsv_models.rms.blocks import ScaledLayer
 from lsv_models.rms.granite import read_multipliers
 from lsv_models.sparse.decoder import STACKED, SparseDecoder
 from lsv_models.sparse.experts import Experts
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.weights.stacks import Stack
 
 
 class GraniteMoe(SparseDecoder):

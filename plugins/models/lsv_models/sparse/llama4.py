@@ -9,21 +9,21 @@ import torch
 from torch.nn import functional
 
 from lsv.errors import CheckpointError
-from lsv.nn.attention import Attention, Sizes
-from lsv.nn.config import DecoderConfig
-from lsv.nn.decoder import DecoderLayer
-from lsv.nn.keys import Keys
-from lsv.nn.mlp import GatedMLP
-from lsv.nn.moe import SharedMoE, WeighedInputMoE
-from lsv.nn.rope import PairRope, Rope
-from lsv.nn.routers import ScoredRouter
-from lsv.nn.step import Step
-from lsv.ops import Bindable
-from lsv.weights.place import Weights
-from lsv.weights.stacks import Stack
 from lsv_models.llama import LlamaLayer
 from lsv_models.sparse.decoder import SparseDecoder
 from lsv_models.sparse.experts import Experts
+from lsv_runtime.nn.attention import Attention, Sizes
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.decoder import DecoderLayer
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.mlp import GatedMLP
+from lsv_runtime.nn.moe import SharedMoE, WeighedInputMoE
+from lsv_runtime.nn.rope import PairRope, Rope
+from lsv_runtime.nn.routers import ScoredRouter
+from lsv_runtime.nn.step import Step
+from lsv_runtime.ops import Bindable
+from lsv_runtime.weights.place import Weights
+from lsv_runtime.weights.stacks import Stack
 
 
 class Llama4Attention(Attention):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from lsv.nn.config import DecoderConfig
-from lsv.nn.keys import Keys
 from lsv_models.llama import LlamaLayer
 from lsv_models.rms.blocks import WideNormAttention
 from lsv_models.sparse.decoder import SparseDecoder
 from lsv_models.sparse.experts import Experts
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.keys import Keys
 
 
 class OlmoeLayer(LlamaLayer):

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lsv.nn.config import DecoderConfig
-from lsv.nn.gpt.model import AdaptedHead
-from lsv.nn.keys import Keys
-from lsv.nn.moe import MoE
-from lsv.nn.norm import LayerNorm
-from lsv.nn.routers import SparseMixer
-from lsv.ops import Bindable
-from lsv.weights.place import Weights
 from lsv_models.llama import LlamaLayer
 from lsv_models.rms.phi3 import with_magnitude
 from lsv_models.sparse.decoder import SparseDecoder
 from lsv_models.sparse.experts import Experts
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.gpt.model import AdaptedHead
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.moe import MoE
+from lsv_runtime.nn.norm import LayerNorm
+from lsv_runtime.nn.routers import SparseMixer
+from lsv_runtime.ops import Bindable
+from lsv_runtime.weights.place import Weights
 
 
 class PhiMoeLayer(LlamaLayer):

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from lsv.nn.config import DecoderConfig
-from lsv.nn.keys import Keys
-from lsv.weights.place import Weights
 from lsv_models.qwen2 import Qwen2Layer
 from lsv_models.sparse.decoder import SparseDecoder
 from lsv_models.sparse.experts import Experts
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.weights.place import Weights
 
 
 class Qwen2Moe(SparseDecoder):

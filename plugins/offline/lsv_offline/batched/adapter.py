@@ -12,12 +12,12 @@ from torch import Tensor
 
 from lsv.config import EngineConfig
 from lsv.errors import BadRequest, ConfigError
-from lsv.logits_processor import History, LogitsProcessor, RowsFailed
 from lsv.request.params import PROCESSOR_REFUSES, SamplingParams
 from lsv_offline.batched import interface
 from lsv_offline.batched.interface import BatchUpdate, MoveDirectionality
 from lsv_offline.batched.loading import VllmConfig, load_processor
 from lsv_offline.vllm_names.processors import BORROWED
+from lsv_runtime.logits_processor import History, LogitsProcessor, RowsFailed
 
 log = logging.getLogger(__name__)
 

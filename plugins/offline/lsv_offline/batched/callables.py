@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from lsv.logits_processor import History, LogitsProcessor, RowsFailed
 from lsv_offline.batched.interface import bind
+from lsv_runtime.logits_processor import History, LogitsProcessor, RowsFailed
 
 log = logging.getLogger(__name__)
 

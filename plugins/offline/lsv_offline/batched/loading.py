@@ -9,9 +9,9 @@ import msgspec
 
 from lsv.config import EngineConfig
 from lsv.errors import ConfigError
-from lsv.logits_processor import LogitsProcessor
 from lsv_offline.configs import ModelConfig, ParallelConfig, SchedulerConfig
 from lsv_offline.vllm_names.processors import BORROWED
+from lsv_runtime.logits_processor import LogitsProcessor
 
 OPTION = "logits_processors"
 _METHODS = ("apply", "is_argmax_invariant", "update_state")

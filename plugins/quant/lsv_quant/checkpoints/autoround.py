@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lsv.weights.quantizer import LayerName, Role, within
 from lsv_quant.checkpoints.awq import AwqPacking
 from lsv_quant.checkpoints.gptq import BITS, GptqPacking
 from lsv_quant.checkpoints.packed import (
@@ -21,6 +20,7 @@ from lsv_quant.checkpoints.packed import (
     layer_names,
 )
 from lsv_quant.checkpoints.scheme import Scheme
+from lsv_runtime.weights.quantizer import LayerName, Role, within
 
 _LIKE_GPTQ = (
     "auto", "auto_round:auto_gptq", "auto_round:gptq", "auto_round:gptq:exllamav2", "auto_round:gptq:tritonv2",

@@ -13,8 +13,6 @@ from typing import Any
 import torch
 
 from lsv.untrusted.patterns import Pattern
-from lsv.weights.codebook import from_nibbles
-from lsv.weights.quantizer import Role, StoredTensor, WithIgnored
 from lsv_quant.checkpoints.packed import (
     PackedWeights,
     Packing,
@@ -25,6 +23,8 @@ from lsv_quant.checkpoints.packed import (
     layer_names,
 )
 from lsv_quant.checkpoints.scheme import Scheme
+from lsv_runtime.weights.codebook import from_nibbles
+from lsv_runtime.weights.quantizer import Role, StoredTensor, WithIgnored
 
 _OUTPUTS = (0, 2, 4, 6, 1, 3, 5, 7)
 _LOW_HALVES = 0x0F0F0F0F

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from lsv.weights.codebook import Codebook
-from lsv.weights.quantizer import LinearLayer, Quantizer, StoredTensor, WithIgnored
 from lsv_quant.checkpoints.scheme import Scheme
 from lsv_quant.checkpoints.stored import CodedFormat, Held
 from lsv_quant.online import online_coded
 from lsv_quant.tables import BYTES, FP4, NF4
+from lsv_runtime.weights.codebook import Codebook
+from lsv_runtime.weights.quantizer import LinearLayer, Quantizer, StoredTensor, WithIgnored
 
 BLOCK = 64
 TABLES = {"nf4": NF4, "fp4": FP4}

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from lsv.errors import CheckpointError
-from lsv.weights.checkpoint import CheckpointSource, SafetensorsSource, TensorInfo
 from lsv_quant.checkpoints.bitsandbytes import BLOCK
 from lsv_quant.tables import EXACT_NF4, FP4
+from lsv_runtime.weights.checkpoint import CheckpointSource, SafetensorsSource, TensorInfo
 
 _STATE = ".quant_state.bitsandbytes__"
 _TABLES = {"nf4": EXACT_NF4, "fp4": tuple(value / 12 for value in FP4)}

@@ -12,8 +12,6 @@ from functools import partial
 import torch
 from torch.nn import functional
 
-from lsv.weights.codebook import Codebook, to_nibbles
-from lsv.weights.quantizer import LinearLayer, Quantizer, StoredTensor
 from lsv_quant.checkpoints.forms import Int4Format, Int8Format, float8_format, int_format, unused_scale
 from lsv_quant.checkpoints.gptq import GptqPacking, spread
 from lsv_quant.checkpoints.scheme import Scheme
@@ -22,6 +20,8 @@ from lsv_quant.checkpoints.stored import Blocks, CodedFormat, Held, in_order, or
 from lsv_quant.online.int4 import GROUPS as INT4_GROUPS
 from lsv_quant.online.int8 import KERNEL_UNIT
 from lsv_quant.tables import BYTES, E2M1, E4M3, NIBBLES
+from lsv_runtime.weights.codebook import Codebook, to_nibbles
+from lsv_runtime.weights.quantizer import LinearLayer, Quantizer, StoredTensor
 
 NAME = "compressed-tensors"
 Tensors = Mapping[str, torch.Tensor]

@@ -16,15 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from lsv.errors import CheckpointError
-from lsv.weights.quantizer import (
-    LayerName,
-    LinearLayer,
-    PerLayer,
-    Quantizer,
-    Unquantised,
-    compile_names,
-    per_part,
-)
 from lsv_quant.checkpoints.compressed_forms import (
     Numbers,
     make_float,
@@ -37,6 +28,15 @@ from lsv_quant.checkpoints.compressed_forms import (
 )
 from lsv_quant.checkpoints.scheme import Scheme
 from lsv_quant.recognise import SPARSE
+from lsv_runtime.weights.quantizer import (
+    LayerName,
+    LinearLayer,
+    PerLayer,
+    Quantizer,
+    Unquantised,
+    compile_names,
+    per_part,
+)
 
 _FORMATS = (
     "int-quantized", "float-quantized", "naive-quantized", "pack-quantized", "nvfp4-pack-quantized",

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from lsv.errors import CheckpointError
-from lsv.weights.codebook import ROUNDED, Codebook, to_nibbles
-from lsv.weights.quantizer import Linear, LinearLayer, PerLayer, Quantizer, StoredTensor, Unquantised
 from lsv_quant.checkpoints.static_fp8 import StaticFormat
 from lsv_quant.checkpoints.stored import Blocks, CodedFormat, Held
 from lsv_quant.online.int4 import Int4Linear
 from lsv_quant.online.int8 import Int8Linear
 from lsv_quant.tables import BYTES, E4M3, NIBBLES
+from lsv_runtime.weights.codebook import ROUNDED, Codebook, to_nibbles
+from lsv_runtime.weights.quantizer import Linear, LinearLayer, PerLayer, Quantizer, StoredTensor, Unquantised
 
 
 def float8_format(

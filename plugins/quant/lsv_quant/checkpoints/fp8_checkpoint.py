@@ -11,10 +11,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from lsv.weights.quantizer import Quantizer, WithIgnored
 from lsv_quant.checkpoints.forms import PlainHead, float8_format, unused_scale
 from lsv_quant.checkpoints.scheme import Scheme
 from lsv_quant.checkpoints.stored import Blocks
+from lsv_runtime.weights.quantizer import Quantizer, WithIgnored
 
 
 def make(quantization_config: Mapping[str, Any]) -> Quantizer:

@@ -17,8 +17,6 @@ from torch import nn
 
 from lsv.errors import CheckpointError
 from lsv.untrusted.patterns import Pattern
-from lsv.weights.codebook import Codebook, from_nibbles, to_nibbles
-from lsv.weights.quantizer import Linear, LinearLayer, Role, StoredTensor, within
 from lsv_quant.checkpoints.packed import (
     PackedWeights,
     Packing,
@@ -31,6 +29,8 @@ from lsv_quant.checkpoints.packed import (
 from lsv_quant.checkpoints.scheme import Scheme
 from lsv_quant.checkpoints.stored import Held, in_order, order_of_groups
 from lsv_quant.tables import NIBBLES
+from lsv_runtime.weights.codebook import Codebook, from_nibbles, to_nibbles
+from lsv_runtime.weights.quantizer import Linear, LinearLayer, Role, StoredTensor, within
 
 BITS = 2, 3, 4, 8
 _MARLIN = {"marlin": (4,), "marlin_24": (4, 8)}

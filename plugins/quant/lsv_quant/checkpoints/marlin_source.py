@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 
 from lsv.errors import CheckpointError
-from lsv.weights.checkpoint import CheckpointSource, SafetensorsSource, TensorInfo
+from lsv_runtime.weights.checkpoint import CheckpointSource, SafetensorsSource, TensorInfo
 
 _TILE = 16
 _BITS = (4, 8)

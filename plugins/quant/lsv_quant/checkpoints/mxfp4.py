@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from lsv.weights.codebook import Codebook
-from lsv.weights.quantizer import LinearLayer, OfExperts, Quantizer, StoredTensor, WithIgnored
 from lsv_quant.checkpoints.scheme import Scheme
 from lsv_quant.checkpoints.stored import CodedFormat, Held
 from lsv_quant.online.online_coded import make_mxfp4
 from lsv_quant.tables import E2M1
+from lsv_runtime.weights.codebook import Codebook
+from lsv_runtime.weights.quantizer import LinearLayer, OfExperts, Quantizer, StoredTensor, WithIgnored
 
 _GROUP = 32
 _BLOCKS = StoredTensor("blocks", torch.uint8, output_axis=0, input_axis=1, per_input=_GROUP, sizes=(_GROUP // 2,))

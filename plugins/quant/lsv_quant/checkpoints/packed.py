@@ -18,11 +18,20 @@ from torch import nn
 
 from lsv.errors import CheckpointError
 from lsv.untrusted.patterns import Pattern
-from lsv.weights.codebook import Codebook
-from lsv.weights.quantizer import Linear, LinearLayer, PerLayer, Quantizer, Role, StoredTensor, Unquantised, per_part
 from lsv_quant.checkpoints.scheme import Scheme
 from lsv_quant.checkpoints.stored import Held, StoredCoded
 from lsv_quant.tables import BYTES, NIBBLES
+from lsv_runtime.weights.codebook import Codebook
+from lsv_runtime.weights.quantizer import (
+    Linear,
+    LinearLayer,
+    PerLayer,
+    Quantizer,
+    Role,
+    StoredTensor,
+    Unquantised,
+    per_part,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +106,7 @@ class Packing(ABC):
 
     @abstractmethod
     def unpack(self, words: torch.Tensor) -> torch.Tensor:
-        """qweight -> codes as ``lsv.weights.codebook.CodedLinear`` holds them."""
+        """qweight -> codes as ``lsv_runtime.weights.codebook.CodedLinear`` holds them."""
 
     @abstractmethod
     def unpack_zeros(self, words: torch.Tensor) -> torch.Tensor:

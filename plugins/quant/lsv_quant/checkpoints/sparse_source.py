@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from lsv.errors import CheckpointError
-from lsv.weights.checkpoint import CheckpointSource, SafetensorsSource, TensorInfo
+from lsv_runtime.weights.checkpoint import CheckpointSource, SafetensorsSource, TensorInfo
 
 _VALUES = ".compressed"
 _HELPERS = (".shape", ".bitmask", ".row_offsets")

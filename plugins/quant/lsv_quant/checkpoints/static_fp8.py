@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from lsv.errors import CheckpointError
-from lsv.weights.codebook import Codebook
-from lsv.weights.quantizer import Linear, LinearLayer, StoredTensor
-from lsv.weights.static_coded import StaticCodedLinear
 from lsv_quant.checkpoints.stored import CodedFormat, Decode, StoredCoded
+from lsv_runtime.weights.codebook import Codebook
+from lsv_runtime.weights.quantizer import Linear, LinearLayer, StoredTensor
+from lsv_runtime.weights.static_coded import StaticCodedLinear
 
 
 class StoredStatic(StaticCodedLinear, StoredCoded):

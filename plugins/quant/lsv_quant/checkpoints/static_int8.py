@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from lsv.errors import CheckpointError
-from lsv.weights.quantizer import Linear, LinearLayer, StoredTensor
 from lsv_quant.checkpoints.forms import refuse_zero_points
 from lsv_quant.checkpoints.stored import CodedFormat, Held, StoredCoded
+from lsv_runtime.weights.quantizer import Linear, LinearLayer, StoredTensor
 
 _SCALE, _ZERO = "input_scale", "input_zero_point"
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from lsv.errors import CheckpointError
-from lsv.weights.codebook import Codebook, CodedLinear, from_nibbles, to_nibbles
-from lsv.weights.quantizer import Linear, LinearLayer, StoredTensor
+from lsv_runtime.weights.codebook import Codebook, CodedLinear, from_nibbles, to_nibbles
+from lsv_runtime.weights.quantizer import Linear, LinearLayer, StoredTensor
 
 _CHUNK = 1 << 18
 """Codes reordered at a time."""

@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from lsv.weights.codebook import Codebook
-from lsv.weights.quantizer import LinearLayer, Quantizer, StoredTensor, WithIgnored
 from lsv_quant.checkpoints.forms import Int8Format, PlainHead, float8_format, int_format
 from lsv_quant.checkpoints.scheme import Scheme
 from lsv_quant.checkpoints.stored import Blocks, CodedFormat, Held
 from lsv_quant.tables import NIBBLES
+from lsv_runtime.weights.codebook import Codebook
+from lsv_runtime.weights.quantizer import LinearLayer, Quantizer, StoredTensor, WithIgnored
 
 NAME = "torchao"
 _SUFFIXES = {"weight": "_weight_qdata", "scale": "_weight_scale"}

@@ -12,22 +12,22 @@ import msgspec
 import torch
 from torch import nn
 
-from lsv import ops
 from lsv.config import EngineConfig
 from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import KernelOffer
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.locate import read_config
 from lsv.text.tokenizer import open_tokenizer
-from lsv.weights.checkpoint import read_region
-from lsv.weights.quantizer import Linear, Quantizer, TableQuantizer
-from lsv.worker.load.declared import make_quantizer
 from lsv_quant.conversion.compensation import CompensatedInt4
 from lsv_quant.conversion.folder import FolderWriter, fresh_folder
 from lsv_quant.conversion.observation import Reader, Report, cut_text, depths, observe
 from lsv_quant.conversion.plain import Layer, PlainModel, alone, find_layers, open_plain
 from lsv_quant.conversion.schemes import Scheme, describe, scheme_of, stored_tensors
 from lsv_quant.online.int4 import Int4Linear
+from lsv_runtime import ops
+from lsv_runtime.weights.checkpoint import read_region
+from lsv_runtime.weights.quantizer import Linear, Quantizer, TableQuantizer
+from lsv_runtime.worker.load.declared import make_quantizer
 
 Say = Callable[[str], None]
 """Takes a line about what is done next."""

@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import save_file
 
 from lsv.errors import ConfigError
-from lsv.weights.quantizer import LinearLayer
-from lsv.worker.load.saved import copy_others
+from lsv_runtime.weights.quantizer import LinearLayer
+from lsv_runtime.worker.load.saved import copy_others
 
 _PART_BYTES = 2 << 30
 

@@ -11,18 +11,18 @@ import numpy as np
 import torch
 from torch import nn
 
-from lsv.attention import BatchLayout
 from lsv.config import EngineConfig
-from lsv.devices.device import Device
-from lsv.devices.shapes import Shape, ShapePolicy
 from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup
-from lsv.nn.model import Model
 from lsv.text.tokenizer import Tokenizer
-from lsv.worker.inputs import dummy_batch
-from lsv.worker.load.bound import Bound
-from lsv.worker.load.device import batch_limits
-from lsv.worker.runner import ModelRunner
+from lsv_runtime.attention import BatchLayout
+from lsv_runtime.devices.device import Device
+from lsv_runtime.devices.shapes import Shape, ShapePolicy
+from lsv_runtime.nn.model import Model
+from lsv_runtime.worker.inputs import dummy_batch
+from lsv_runtime.worker.load.bound import Bound
+from lsv_runtime.worker.load.device import batch_limits
+from lsv_runtime.worker.runner import ModelRunner
 
 MOST_TOKENS = 1 << 16
 """Of a text; more would only take longer."""

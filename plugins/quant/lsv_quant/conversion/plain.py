@@ -10,17 +10,17 @@ import msgspec
 import torch
 
 from lsv.config import EngineConfig, Topology
-from lsv.devices.device import Device
-from lsv.nn.embed import Embed
 from lsv.plugins.catalog import Catalog
-from lsv.weights.checkpoint import CheckpointSource, RenamedSource
-from lsv.weights.quantizer import Linear, PlainLinear
-from lsv.weights.stacks import UnfoldedSource
-from lsv.weights.ties import TiedSource
-from lsv.worker.load.bound import Bound, bind
-from lsv.worker.load.declared import Declared
-from lsv.worker.load.device import open_device
-from lsv.worker.load.loaded import declare_stored, fill, open_source
+from lsv_runtime.devices.device import Device
+from lsv_runtime.nn.embed import Embed
+from lsv_runtime.weights.checkpoint import CheckpointSource, RenamedSource
+from lsv_runtime.weights.quantizer import Linear, PlainLinear
+from lsv_runtime.weights.stacks import UnfoldedSource
+from lsv_runtime.weights.ties import TiedSource
+from lsv_runtime.worker.load.bound import Bound, bind
+from lsv_runtime.worker.load.declared import Declared
+from lsv_runtime.worker.load.device import open_device
+from lsv_runtime.worker.load.loaded import declare_stored, fill, open_source
 
 
 @dataclass(frozen=True, slots=True)

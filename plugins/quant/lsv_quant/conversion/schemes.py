@@ -15,13 +15,13 @@ import torch
 from torch.nn import functional
 
 from lsv.errors import ConfigError
-from lsv.weights.codebook import Codebook
-from lsv.weights.quantizer import Linear
 from lsv_quant.conversion.formats import WRITABLE
 from lsv_quant.online.int4 import Int4Linear
 from lsv_quant.online.int8 import Int8Linear
 from lsv_quant.online.online_coded import OnlineCoded
 from lsv_quant.tables import BYTES, E2M1, E4M3
+from lsv_runtime.weights.codebook import Codebook
+from lsv_runtime.weights.quantizer import Linear
 
 _WORD = 8
 """Codes of 4 bits in a word."""

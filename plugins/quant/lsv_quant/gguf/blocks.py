@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import torch
 
-from lsv.weights.codebook import to_nibbles
 from lsv_quant.gguf.types import TYPES, Form
+from lsv_runtime.weights.codebook import to_nibbles
 
 PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 Read = Callable[[torch.Tensor], torch.Tensor]

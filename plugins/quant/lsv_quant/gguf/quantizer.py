@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from lsv.weights.codebook import Codebook
-from lsv.weights.quantizer import LinearLayer, PerLayer, Quantizer, StoredTensor, Unquantised, per_part
 from lsv_quant.checkpoints.scheme import Scheme
 from lsv_quant.checkpoints.stored import CodedFormat, Held
 from lsv_quant.gguf.blocks import TABLES
 from lsv_quant.gguf.types import Form
 from lsv_quant.tables import BYTES, COUNTS, NIBBLES
+from lsv_runtime.weights.codebook import Codebook
+from lsv_runtime.weights.quantizer import LinearLayer, PerLayer, Quantizer, StoredTensor, Unquantised, per_part
 
 
 class GgufWeights(PerLayer):

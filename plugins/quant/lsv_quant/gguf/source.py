@@ -13,11 +13,11 @@ import torch
 
 from lsv.errors import CheckpointError
 from lsv.untrusted.files import WEIGHTS, open_regular, read_text
-from lsv.weights.checkpoint import TensorInfo
 from lsv_quant.gguf.blocks import PLAIN, decode, read_codes, read_offsets, read_scales
 from lsv_quant.gguf.file import GgufFile, read_gguf
 from lsv_quant.gguf.layout import TABLE, Rows, forms, places
 from lsv_quant.recognise import POINTER
+from lsv_runtime.weights.checkpoint import TensorInfo
 
 _READS = {"codes": read_codes, "scales": read_scales, "offsets": read_offsets}
 _CHANGES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {"": lambda x: x, "less one": lambda x: x.float() - 1}

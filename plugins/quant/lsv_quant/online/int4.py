@@ -15,10 +15,10 @@ import torch
 from torch import nn
 
 from lsv.offers import OpSpec
-from lsv.weights.quantizer import LinearLayer, PerLayer, Quantizer
 from lsv_quant.online.online import Online, OnlineLinear
 from lsv_quant.online.online_coded import make_head
 from lsv_quant.rounding import RoundInt4, add_groups, from_nibbles, in_groups, to_int8
+from lsv_runtime.weights.quantizer import LinearLayer, PerLayer, Quantizer
 
 GROUPS = (32, 64, 128)
 """Inputs that may share a scale: kernels are made for these."""

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from lsv.offers import OpSpec
-from lsv.weights.quantizer import LinearLayer
 from lsv_quant.online.online import Online, OnlineLinear
 from lsv_quant.rounding import RoundInt8, add_groups, exact_product, in_groups, to_int8
+from lsv_runtime.weights.quantizer import LinearLayer
 
 KERNEL_UNIT = 64
 """Kernels are made for groups of multiples of it."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from lsv.weights.quantizer import WEIGHT, Linear, LinearLayer, Quantizer, StoredTensor
+from lsv_runtime.weights.quantizer import WEIGHT, Linear, LinearLayer, Quantizer, StoredTensor
 
 
 class OnlineLinear(Linear):

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from lsv.weights.codebook import Codebook, CodedLinear, to_nibbles
-from lsv.weights.quantizer import LinearLayer, OfExperts
 from lsv_quant.online.online import Online
 from lsv_quant.rounding import NOTHING, in_groups, row_chunks, to_int8
 from lsv_quant.tables import BYTES, COUNTS, E2M1, NF4, nearest
+from lsv_runtime.weights.codebook import Codebook, CodedLinear, to_nibbles
+from lsv_runtime.weights.quantizer import LinearLayer, OfExperts
 
 Round = Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
 """x float32 [..., G] -> codes uint8 [..., G], scales float32 [...] and, for a codebook that has them, offsets."""

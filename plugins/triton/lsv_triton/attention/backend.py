@@ -10,11 +10,11 @@ import torch
 import triton
 import triton.language as tl
 
-from lsv.attention import AttentionLayer, BatchLayout, CacheSpec, Int32s
-from lsv.attention.paged import PagedBackend
-from lsv.attention.plan import PagedPlan, make_plan, table_shape
-from lsv.devices.device import Device
 from lsv.kv.spec import KVGroup
+from lsv_runtime.attention import AttentionLayer, BatchLayout, CacheSpec, Int32s
+from lsv_runtime.attention.paged import PagedBackend
+from lsv_runtime.attention.plan import PagedPlan, make_plan, table_shape
+from lsv_runtime.devices.device import Device
 from lsv_triton.attention.cache import KVCache, make_cache
 from lsv_triton.attention.code_kernels import E4M3, E5M2, PLAIN
 from lsv_triton.attention.kernels import attend_tiles, merge_parts

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lsv.attention import AttentionLayer, CacheSpec, Place
+from lsv_runtime.attention import AttentionLayer, CacheSpec, Place
 
 CODES: Mapping[torch.dtype, torch.dtype] = {
     torch.float8_e4m3fn: torch.uint8,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lsv.attention import BatchLayout, Int32s
+from lsv_runtime.attention import BatchLayout, Int32s
 
 Int64s = npt.NDArray[np.int64]
 

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lsv.attention import AttentionLayer, CacheSpec, values_of
-from lsv.attention.paged import PagedBackend
-from lsv.attention.plan import PagedPlan
-from lsv.devices.device import Device
+from lsv_runtime.attention import AttentionLayer, CacheSpec, values_of
+from lsv_runtime.attention.paged import PagedBackend
+from lsv_runtime.attention.plan import PagedPlan
+from lsv_runtime.devices.device import Device
 from lsv_triton.attention.cache import CODES, KVCache, make_cache
 from lsv_triton.attention.codes import decode, encode
 

@@ -6,8 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from lsv.attention import AttentionLayer
-from lsv.attention.plan import PagedPlan
+from lsv_runtime.attention import AttentionLayer
+from lsv_runtime.attention.plan import PagedPlan
 from lsv_triton.attention.cache import KVCache
 from lsv_triton.attention.code_kernels import E4M3, E5M2, INT8, PLAIN, code, integer
 from lsv_triton.attention.codes import LARGEST_INTEGER, SMALLEST_SCALE

@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 
 from lsv.offers import OpSpec
-from lsv.weights.codebook import CodedLinear
+from lsv_runtime.weights.codebook import CodedLinear
 from lsv_triton.gemm.linear import TritonLinear
 from lsv_triton.gemm.moe import GroupedExperts, why_not_experts
 from lsv_triton.gemm.rounding import round_rows_reference
@@ -15,7 +15,7 @@ from lsv_triton.gemm.weights import why_not_rounded
 
 
 class Fp8Linear(TritonLinear):
-    """``lsv.weights.codebook.CodedLinear`` of e4m3 that is meant for it; see ``why_not_rounded``."""
+    """``lsv_runtime.weights.codebook.CodedLinear`` of e4m3 that is meant for it; see ``why_not_rounded``."""
 
     rounds = True
 

@@ -8,10 +8,10 @@ from typing import ClassVar
 import torch
 
 from lsv.offers import OpSpec
-from lsv.ops import TableKernel
-from lsv.weights.codebook import CodedLinear
-from lsv.weights.quantizer import Linear
-from lsv.weights.static_coded import RoundingKernel
+from lsv_runtime.ops import TableKernel
+from lsv_runtime.weights.codebook import CodedLinear
+from lsv_runtime.weights.quantizer import Linear
+from lsv_runtime.weights.static_coded import RoundingKernel
 from lsv_triton.gemm.product import float_product, product
 from lsv_triton.gemm.rounding import round_by_scale
 from lsv_triton.gemm.weights import Stack, codes_of

@@ -10,11 +10,11 @@ import triton
 import triton.language as tl
 
 from lsv.errors import CheckpointError
-from lsv.nn.moe import MoE, RoutedAdapters
-from lsv.nn.routers import Router
 from lsv.offers import OpSpec
-from lsv.ops import Kernel, MixingKernel
-from lsv.weights.quantizer import Linear
+from lsv_runtime.nn.moe import MoE, RoutedAdapters
+from lsv_runtime.nn.routers import Router
+from lsv_runtime.ops import Kernel, MixingKernel
+from lsv_runtime.weights.quantizer import Linear
 from lsv_triton.device_table import launch
 from lsv_triton.gemm.linear import TritonLinear
 from lsv_triton.gemm.product import Route, product, size_of
@@ -128,7 +128,7 @@ class _Shelf(Kernel):
 
 
 class GroupedExperts(MixingKernel):
-    """``lsv.nn.moe.MoE`` whose experts' weights lie in one tensor each. A token's sum runs in expert order.
+    """``lsv_runtime.nn.moe.MoE`` whose experts' weights lie in one tensor each. A token's sum runs in expert order.
 
     Where experts are spread, the pairs with those of other ranks are in no tile and in no sum. How many that are stays
     on the device, as does where experts are: a captured step finds them where they have moved.
@@ -215,7 +215,7 @@ def _stack(owner: MoE, layers: Sequence[Linear], prefix: str, *, rounds: bool) -
 def choose_experts(logits: torch.Tensor, top: int, *, normalise: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """logits [T, experts] -> weights in their dtype and experts int32, both [T, top], in the order of the experts.
 
-    ``lsv.nn.moe.Router`` behind its logits, in one launch.
+    ``lsv_runtime.nn.moe.Router`` behind its logits, in one launch.
     """
     logits = logits.contiguous()
     tokens, count = logits.shape

@@ -12,9 +12,9 @@ import triton
 from torch.nn import functional
 
 from lsv.offers import OpSpec
-from lsv.ops import Bindable
-from lsv.weights.codebook import ROUNDED, Codebook, from_nibbles
-from lsv.weights.quantizer import Linear
+from lsv_runtime.ops import Bindable
+from lsv_runtime.weights.codebook import ROUNDED, Codebook, from_nibbles
+from lsv_runtime.weights.quantizer import Linear
 from lsv_triton.availability import why_not_floats
 from lsv_triton.device_table import float8_of, launch, takes_ptx
 

@@ -6,9 +6,9 @@ import torch
 import triton
 import triton.language as tl
 
-from lsv.nn.mlp import ClampedGate, GatedActivation
 from lsv.offers import OpSpec
-from lsv.ops import Kernel
+from lsv_runtime.nn.mlp import ClampedGate, GatedActivation
+from lsv_runtime.ops import Kernel
 from lsv_triton.device_table import launch
 
 _TANH = "gelu by tanh"
@@ -48,7 +48,7 @@ def _gated(x, out, size, row_stride, alpha, limit, KIND: tl.constexpr, BLOCK: tl
 
 
 class GatedProduct(Kernel):
-    """``lsv.nn.mlp.GatedActivation``: [..., 2 * size] -> activation(first half) * second half: [..., size]."""
+    """``lsv_runtime.nn.mlp.GatedActivation``: [..., 2 * size] -> activation(first half) * second half: [..., size]."""
 
     def __init__(self, module: GatedActivation, spec: OpSpec) -> None:
         self._kind = KINDS[module.name]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from lsv.attention.plan import PagedPlan
-from lsv.nn.attention import Attention
-from lsv.nn.decoder import DecoderLayer
-from lsv.nn.step import Step
 from lsv.offers import OpSpec
-from lsv.ops import CarryingKernel
+from lsv_runtime.attention.plan import PagedPlan
+from lsv_runtime.nn.attention import Attention
+from lsv_runtime.nn.decoder import DecoderLayer
+from lsv_runtime.nn.step import Step
+from lsv_runtime.ops import CarryingKernel
 from lsv_triton.attention.cache import KVCache
 from lsv_triton.layers.norm import add_rms_norm
 from lsv_triton.layers.rope import turn_heads
@@ -17,7 +17,7 @@ from lsv_triton.layers.rope_write import turn_and_write
 
 
 class FusedLayer(CarryingKernel):
-    """``lsv.nn.decoder.DecoderLayer``: x [T, hidden] -> [T, hidden].
+    """``lsv_runtime.nn.decoder.DecoderLayer``: x [T, hidden] -> [T, hidden].
 
     Both residual sums are one launch with the norm after them, of which the second is the next layer's. So are the
     norms and the rotation of q and k, and where the cache is this package's, putting k and v into it.

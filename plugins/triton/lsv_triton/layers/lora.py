@@ -10,10 +10,10 @@ import torch
 import triton
 import triton.language as tl
 
-from lsv.adapters.slots import AdapterSlots
-from lsv.nn.step import TokenAdapters
 from lsv.offers import OpSpec
-from lsv.ops import Kernel
+from lsv_runtime.adapters.slots import AdapterSlots
+from lsv_runtime.nn.step import TokenAdapters
+from lsv_runtime.ops import Kernel
 from lsv_triton.device_table import launch
 
 
@@ -75,8 +75,8 @@ def expand(y: torch.Tensor, h: torch.Tensor, slots: torch.Tensor, b: torch.Tenso
 
 
 class AddAdapters(Kernel):
-    """``lsv.adapters.slots.AdapterSlots``: adds to y in place, with a launch for all that goes in and one for each part
-    that comes out.
+    """``lsv_runtime.adapters.slots.AdapterSlots``: adds to y in place, with a launch for all that goes in and one for
+    each part that comes out.
     """
 
     def __init__(self, module: AdapterSlots, spec: OpSpec) -> None:

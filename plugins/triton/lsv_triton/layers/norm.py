@@ -6,9 +6,9 @@ import torch
 import triton
 import triton.language as tl
 
-from lsv.nn.norm import RMSNorm
 from lsv.offers import OpSpec
-from lsv.ops import Kernel
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.ops import Kernel
 from lsv_triton.device_table import launch
 
 
@@ -91,7 +91,9 @@ def _launch(
 
 
 class RmsNorm(Kernel):
-    """``lsv.nn.norm.RMSNorm``; x [T, size], [T, heads, size] as a slice of a fused projection, or anything else."""
+    """``lsv_runtime.nn.norm.RMSNorm``; x [T, size], [T, heads, size] as a slice of a fused projection, or anything
+    else.
+    """
 
     def __init__(self, module: RMSNorm, spec: OpSpec) -> None:
         self._module = module

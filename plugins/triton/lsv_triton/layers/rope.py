@@ -6,10 +6,10 @@ import torch
 import triton
 import triton.language as tl
 
-from lsv.nn.norm import RMSNorm
-from lsv.nn.rope import Rope
 from lsv.offers import OpSpec
-from lsv.ops import Kernel
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.ops import Kernel
 from lsv_triton.device_table import launch
 
 
@@ -19,7 +19,7 @@ def _turn_heads(
     q_weight,  # [DIM], with NORM
     k_weight,
     positions,  # int64 [tokens]
-    table,  # [max_len, 2 * ROTARY]: see lsv.nn.rope.Rope
+    table,  # [max_len, 2 * ROTARY]: see lsv_runtime.nn.rope.Rope
     out,  # [tokens, heads, DIM] dense
     rows,
     heads,
@@ -112,7 +112,9 @@ def turn_heads(
 
 
 class Rotate(Kernel):
-    """``lsv.nn.rope.Rope``: heads [T, any, head_dim] and positions int64 [T] -> the rotated heads, same shape."""
+    """``lsv_runtime.nn.rope.Rope``: heads [T, any, head_dim] and positions int64 [T] -> the rotated heads, same
+    shape.
+    """
 
     def __init__(self, module: Rope, spec: OpSpec) -> None:
         self._module = module

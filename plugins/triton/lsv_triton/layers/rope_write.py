@@ -6,10 +6,10 @@ import torch
 import triton
 import triton.language as tl
 
-from lsv.attention import AttentionLayer
-from lsv.attention.plan import PagedPlan
-from lsv.nn.norm import RMSNorm
-from lsv.nn.rope import Rope
+from lsv_runtime.attention import AttentionLayer
+from lsv_runtime.attention.plan import PagedPlan
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.rope import Rope
 from lsv_triton.attention.cache import KVCache
 from lsv_triton.attention.code_kernels import PLAIN
 from lsv_triton.attention.write_kernel import FORMS, keep
@@ -23,7 +23,7 @@ def _turn_and_write(
     q_weight,  # [DIM], with NORM
     k_weight,
     positions,  # int64 [tokens]
-    table,  # [max_len, 2 * ROTARY]: see lsv.nn.rope.Rope
+    table,  # [max_len, 2 * ROTARY]: see lsv_runtime.nn.rope.Rope
     out,  # [tokens, HEADS, DIM] dense
     keys,  # [pages, KV_HEADS, BLOCK, DIM]; all but pages are dense
     values,

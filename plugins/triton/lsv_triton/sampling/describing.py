@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lsv.nn import sample_ops
+from lsv_runtime.nn import sample_ops
 from lsv_triton.sampling.candidates import append, kth_group, load_tokens
 from lsv_triton.sampling.weights import LEAST_KEY, key_of, value_of, weigh
 
@@ -81,7 +81,7 @@ def rank(
     sums,
     listed_keys,
     listed_ids,
-    told,  # int64 [programs, 2 + most, 3], as ``lsv.nn.sampling.Describe`` has it
+    told,  # int64 [programs, 2 + most, 3], as ``lsv_runtime.nn.sampling.Describe`` has it
     x_stride,
     vocabulary,
     chunks,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lsv.nn import sampling
+from lsv_runtime.nn import sampling
 from lsv_triton.sampling.candidates import (
     BY_ID,
     BY_KEY,
@@ -45,7 +45,7 @@ def edit(
     stride,
     vocabulary,
     zero,
-    KIND: tl.constexpr,  # of lsv.nn.sampling.Kind; one launch does the edits of one kind
+    KIND: tl.constexpr,  # of lsv_runtime.nn.sampling.Kind; one launch does the edits of one kind
     BLOCK: tl.constexpr,
 ):
     entry = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)) * EDIT_COLUMNS

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 import triton
 
-from lsv.devices.staging import send
-from lsv.nn.philox import uniform
-from lsv.nn.sampling import Choices, Choose, Describe, Edits, Kind
 from lsv.offers import OpSpec
-from lsv.ops import Kernel
+from lsv_runtime.devices.staging import send
+from lsv_runtime.nn.philox import uniform
+from lsv_runtime.nn.sampling import Choices, Choose, Describe, Edits, Kind
+from lsv_runtime.ops import Kernel
 from lsv_triton.device_table import launch
 from lsv_triton.sampling import candidates, describing, kernels
 
@@ -27,7 +27,7 @@ _ZERO = 0  # see lsv_triton.sampling.weights
 
 
 class DeviceChoose(Kernel):
-    """``lsv.nn.sampling.Choose``; the same tokens to the bit, whatever the device."""
+    """``lsv_runtime.nn.sampling.Choose``; the same tokens to the bit, whatever the device."""
 
     def __init__(self, module: Choose, spec: OpSpec) -> None:
         """Neither the module's numbers nor its dtype are needed: those of the logits are taken."""
@@ -44,7 +44,7 @@ class DeviceChoose(Kernel):
 
 
 class DeviceDescribe(Kernel):
-    """``lsv.nn.sampling.Describe``, without a vocabulary of log probabilities and without sorting one."""
+    """``lsv_runtime.nn.sampling.Describe``, without a vocabulary of log probabilities and without sorting one."""
 
     def __init__(self, module: Describe, spec: OpSpec) -> None:
         self._module = module

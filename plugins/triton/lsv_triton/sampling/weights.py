@@ -1,9 +1,9 @@
 """Numbers of the sampler, to the bit: logits as integers of the same order, and a token's integer weight.
 
-The weights are those of ``lsv.nn.sample_ops.weigh``, whose every product and sum is rounded to float32. Compilers for
-GPUs contract ``a * b + c`` to one rounding, each with an option of its own against it, or with none. So here the bits
-of a product pass through an exclusive or with ``zero``, an argument that is 0, which no compiler knows: nothing is left
-to contract.
+The weights are those of ``lsv_runtime.nn.sample_ops.weigh``, whose every product and sum is rounded to float32.
+Compilers for GPUs contract ``a * b + c`` to one rounding, each with an option of its own against it, or with none. So
+here the bits of a product pass through an exclusive or with ``zero``, an argument that is 0, which no compiler knows:
+nothing is left to contract.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lsv.nn import sample_ops
+from lsv_runtime.nn import sample_ops
 
 HEAVIEST = tl.constexpr(1 << sample_ops.WEIGHT_BITS)
 _BITS_BELOW = tl.constexpr(sample_ops.WEIGHT_BITS - 24)
@@ -61,6 +61,6 @@ def weigh(x, best, rate, zero):
 
 @triton.jit
 def scale(total, fraction):
-    """``floor(total * fraction / 2**32)`` as in ``lsv.nn.sample_ops.scale``."""
+    """``floor(total * fraction / 2**32)`` as in ``lsv_runtime.nn.sample_ops.scale``."""
     high, low = total >> 30, total & ((1 << 30) - 1)
     return (high * fraction + (low * fraction >> 30)) >> 2

@@ -12,10 +12,10 @@ from typing import ClassVar
 import torch
 from torch.nn import functional
 
-from lsv.testing.emulation import StrictFake
-from lsv.testing.vendors.attention import attend_row, read_pages, write_pages
-from lsv.testing.vendors.checks import check_devices, check_tensor, numbers, require
-from lsv.testing.vendors.signatures import Package, fake_functions, read_package
+from lsv_runtime.emulation.fakes import StrictFake
+from lsv_runtime.emulation.vendors.attention import attend_row, read_pages, write_pages
+from lsv_runtime.emulation.vendors.checks import check_devices, check_tensor, numbers, require
+from lsv_runtime.emulation.vendors.signatures import Package, fake_functions, read_package
 from lsv_xpu.ipex.calls import Ipex
 
 PACKAGE = read_package(Path(__file__).with_name("ipex.json"), Package)

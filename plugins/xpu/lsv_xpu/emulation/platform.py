@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from lsv.capabilities import DeviceInfo
 from lsv.config import EngineConfig, OptionValue
-from lsv.devices.communicator import Group
-from lsv.devices.device import Device
 from lsv.errors import ConfigError
-from lsv.testing.emulation import FakeCapturing, FakeGraph, emulated_device
+from lsv_runtime.devices.communicator import Group
+from lsv_runtime.devices.device import Device
+from lsv_runtime.emulation.fakes import FakeCapturing, FakeGraph, emulated_device
 from lsv_xpu import libraries
 from lsv_xpu.devices_table import Model, by_short_name
 from lsv_xpu.platform import XpuPlatform
@@ -22,7 +22,7 @@ from lsv_xpu.probe import describe
 if TYPE_CHECKING:
     import torch
 
-    from lsv.testing.recording import Method
+    from lsv_runtime.emulation.recording import Method
     from lsv_xpu.runtime import Vendor
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class EmulatedXpuPlatform(XpuPlatform):
         """Graphs have at most ``GRAPH_ROWS`` rows or ``GRAPH_TOKENS`` tokens: all that they remember lies in the host's
         memory.
         """
-        from lsv.testing.placement.launches import watch_interpreter
+        from lsv_runtime.emulation.placement.launches import watch_interpreter
 
         interprets = bool(watch_interpreter()) and bool(options.get("triton.interpret"))
         libraries.emulate(str(options.get("xpu.emulated_kernels") or "none"))
@@ -105,14 +105,14 @@ class FakeVendor:
         return emulated_device(index)
 
     def make_collectives(self, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-        from lsv.testing.placement.launches import EmulatedGloo
+        from lsv_runtime.emulation.placement.launches import EmulatedGloo
 
         return EmulatedGloo(store, rank, size, timeout)
 
     def try_links(self, group: Group, index: int, variables: Mapping[str, str], seconds: float) -> str | None:
         """The trial that a child process runs on devices, in this one."""
-        from lsv.devices.collectives import BackendCommunicator
         from lsv.errors import ConfigError
+        from lsv_runtime.devices.collectives import BackendCommunicator
         from lsv_xpu.trial import check_links
 
         where = self.torch_device(index)
@@ -149,6 +149,6 @@ class FakeXpu(FakeCapturing):
         return FakeGraph(self)
 
     def _outside(self) -> Sequence[Method]:
-        from lsv.testing.placement.launches import watch_interpreter
+        from lsv_runtime.emulation.placement.launches import watch_interpreter
 
         return [*watch_interpreter(), *libraries.opaque_calls()]

@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import torch
 
-from lsv.testing.emulation import StrictFake
-from lsv.testing.vendors.checks import check_devices, check_tensor, require
-from lsv.weights.codebook import from_nibbles
+from lsv_runtime.emulation.fakes import StrictFake
+from lsv_runtime.emulation.vendors.checks import check_devices, check_tensor, require
+from lsv_runtime.weights.codebook import from_nibbles
 
 
 class FakeTorchInt4(StrictFake):

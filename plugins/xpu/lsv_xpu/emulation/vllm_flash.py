@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from lsv.testing.emulation import StrictFake
-from lsv.testing.vendors.attention import attend_row, read_pages
-from lsv.testing.vendors.checks import check_devices, check_tensor, numbers, require
-from lsv.testing.vendors.signatures import Package, bind_function, read_package, signature
+from lsv_runtime.emulation.fakes import StrictFake
+from lsv_runtime.emulation.vendors.attention import attend_row, read_pages
+from lsv_runtime.emulation.vendors.checks import check_devices, check_tensor, numbers, require
+from lsv_runtime.emulation.vendors.signatures import Package, bind_function, read_package, signature
 
 
 class VllmPackage(Package, frozen=True, kw_only=True):

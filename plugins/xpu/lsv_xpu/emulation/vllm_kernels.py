@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import torch
 
-from lsv.testing.emulation import StrictFake
-from lsv.testing.vendors.signatures import fake_ops
+from lsv_runtime.emulation.fakes import StrictFake
+from lsv_runtime.emulation.vendors.signatures import fake_ops
 from lsv_xpu.emulation.vllm_flash import PACKAGE, VllmFlash
 from lsv_xpu.emulation.vllm_ops import VllmOps
 from lsv_xpu.vllm.calls import VllmKernels

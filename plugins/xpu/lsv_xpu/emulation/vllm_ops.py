@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from lsv.testing.emulation import StrictFake
-from lsv.testing.vendors.attention import write_pages
-from lsv.testing.vendors.checks import check_devices, check_tensor, numbers, require
-from lsv.weights.codebook import from_nibbles
+from lsv_runtime.emulation.fakes import StrictFake
+from lsv_runtime.emulation.vendors.attention import write_pages
+from lsv_runtime.emulation.vendors.checks import check_devices, check_tensor, numbers, require
+from lsv_runtime.weights.codebook import from_nibbles
 from lsv_xpu.emulation.vllm_flash import CODES as _CODES
 from lsv_xpu.emulation.vllm_flash import why_not_compiled
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
-from lsv.attention.cache import PagedCache, make_cache
-from lsv.attention.paged import PagedBackend
-from lsv.attention.step_plan import StepPlan, make_plan, plan_pages
-from lsv.devices.device import Device
 from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup
+from lsv_runtime.attention import AttentionLayer, BatchLayout, CacheSpec
+from lsv_runtime.attention.cache import PagedCache, make_cache
+from lsv_runtime.attention.paged import PagedBackend
+from lsv_runtime.attention.step_plan import StepPlan, make_plan, plan_pages
+from lsv_runtime.devices.device import Device
 from lsv_xpu import libraries
 from lsv_xpu.ipex.calls import Ipex
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from lsv.nn.mlp import GatedActivation
-from lsv.nn.norm import RMSNorm
-from lsv.nn.rope import Rope
 from lsv.offers import OpSpec
-from lsv.ops import Kernel
+from lsv_runtime.nn.mlp import GatedActivation
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.ops import Kernel
 from lsv_xpu import libraries
 from lsv_xpu.ipex.calls import Ipex
 
@@ -17,7 +17,7 @@ _FLOATS = ("float16", "bfloat16", "float32")
 
 
 class RmsNorm(Kernel):
-    """``lsv.nn.norm.RMSNorm`` over x [..., size]."""
+    """``lsv_runtime.nn.norm.RMSNorm`` over x [..., size]."""
 
     def __init__(self, module: RMSNorm, spec: OpSpec) -> None:
         self._module, self._library = module, _library()
@@ -27,7 +27,7 @@ class RmsNorm(Kernel):
 
 
 class GatedProduct(Kernel):
-    """``lsv.nn.mlp.GatedActivation`` over x [..., 2 * size], for silu and gelu."""
+    """``lsv_runtime.nn.mlp.GatedActivation`` over x [..., 2 * size], for silu and gelu."""
 
     def __init__(self, module: GatedActivation, spec: OpSpec) -> None:
         self._library, self._approximate = _library(), _GELUS.get(module.name)
@@ -40,8 +40,8 @@ class GatedProduct(Kernel):
 
 
 class Rotate(Kernel):
-    """``lsv.nn.rope.Rope`` over heads [T, any, head_dim]. IPEX turns two tensors in place, so it gets copies of the
-    first head and of the others.
+    """``lsv_runtime.nn.rope.Rope`` over heads [T, any, head_dim]. IPEX turns two tensors in place, so it gets copies of
+    the first head and of the others.
     """
 
     def __init__(self, module: Rope, spec: OpSpec) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from lsv.attention import AttentionLayer, BatchLayout, CacheSpec
-from lsv.attention.cache import PagedCache, Pages, make_cache
-from lsv.attention.paged import PagedBackend
-from lsv.attention.step_plan import StepPlan, make_plan, plan_pages
-from lsv.devices.device import Device
 from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup
+from lsv_runtime.attention import AttentionLayer, BatchLayout, CacheSpec
+from lsv_runtime.attention.cache import PagedCache, Pages, make_cache
+from lsv_runtime.attention.paged import PagedBackend
+from lsv_runtime.attention.step_plan import StepPlan, make_plan, plan_pages
+from lsv_runtime.devices.device import Device
 from lsv_xpu import libraries
 from lsv_xpu.vllm.calls import VllmKernels
 

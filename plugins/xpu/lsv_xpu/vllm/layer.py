@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import torch
 
-from lsv.nn.attention import Attention
-from lsv.nn.decoder import DecoderLayer
-from lsv.nn.norm import RMSNorm
-from lsv.nn.step import Step
 from lsv.offers import OpSpec
-from lsv.ops import CarryingKernel
+from lsv_runtime.nn.attention import Attention
+from lsv_runtime.nn.decoder import DecoderLayer
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.step import Step
+from lsv_runtime.ops import CarryingKernel
 from lsv_xpu import libraries
 from lsv_xpu.vllm.calls import VllmKernels
 from lsv_xpu.vllm.ops import Rotate
 
 
 class VllmLayer(CarryingKernel):
-    """``lsv.nn.decoder.DecoderLayer``: x [T, hidden] -> [T, hidden], for x that nobody reads afterwards.
+    """``lsv_runtime.nn.decoder.DecoderLayer``: x [T, hidden] -> [T, hidden], for x that nobody reads afterwards.
 
     Both residual sums are one launch with the norm after them, in place, of which the second is the next layer's. q and
     k are turned where the projection has put them.

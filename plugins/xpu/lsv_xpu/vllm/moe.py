@@ -6,16 +6,17 @@ from typing import Any
 
 import torch
 
-from lsv.nn.moe import MoE
 from lsv.offers import OpSpec
-from lsv.ops import Kernel
+from lsv_runtime.nn.moe import MoE
+from lsv_runtime.ops import Kernel
 from lsv_xpu import libraries
 from lsv_xpu.vllm.calls import VllmKernels
 from lsv_xpu.vllm.ops import GATES, why_not_vllm
 
 
 class GroupedExperts(Kernel):
-    """``lsv.nn.moe.MoE`` with plain weights: rows sorted by expert, two products for all experts, x [T, hidden].
+    """``lsv_runtime.nn.moe.MoE`` with plain weights: rows sorted by expert, two products for all experts, x [T,
+    hidden].
 
     How many rows an expert has stays on the device. A token's share of each of its experts is added up in float32.
     """

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from lsv.nn.mlp import GatedActivation
-from lsv.nn.norm import RMSNorm
-from lsv.nn.rope import Rope
 from lsv.offers import OpSpec
-from lsv.ops import Kernel
-from lsv.weights.codebook import ROUNDED, CodedLinear
+from lsv_runtime.nn.mlp import GatedActivation
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.ops import Kernel
+from lsv_runtime.weights.codebook import ROUNDED, CodedLinear
 from lsv_xpu import libraries
 from lsv_xpu.int4_weights import MIDDLE, Int4Linear, Int4Weights, take_int4, why_not_int4
 from lsv_xpu.vllm.calls import VllmKernels
@@ -28,7 +28,7 @@ _FLOATS = ("float16", "bfloat16", "float32")
 
 
 class RmsNorm(Kernel):
-    """``lsv.nn.norm.RMSNorm`` over x [..., size]."""
+    """``lsv_runtime.nn.norm.RMSNorm`` over x [..., size]."""
 
     def __init__(self, module: RMSNorm, spec: OpSpec) -> None:
         self._module, self._library = module, _library()
@@ -42,7 +42,7 @@ class RmsNorm(Kernel):
 
 
 class GatedProduct(Kernel):
-    """``lsv.nn.mlp.GatedActivation`` over x [..., 2 * size]."""
+    """``lsv_runtime.nn.mlp.GatedActivation`` over x [..., 2 * size]."""
 
     def __init__(self, module: GatedActivation, spec: OpSpec) -> None:
         self._library, self._op = _library(), GATES[module.name]
@@ -55,8 +55,8 @@ class GatedProduct(Kernel):
 
 
 class Rotate(Kernel):
-    """``lsv.nn.rope.Rope`` over heads [T, any, head_dim]. The op turns them where they are, so ``forward`` gives it a
-    copy.
+    """``lsv_runtime.nn.rope.Rope`` over heads [T, any, head_dim]. The op turns them where they are, so ``forward``
+    gives it a copy.
     """
 
     def __init__(self, module: Rope, spec: OpSpec) -> None:

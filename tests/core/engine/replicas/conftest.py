@@ -10,7 +10,7 @@ from pathlib import Path
 from lsv.engine.replicas.replica_set import ReplicaSet
 from lsv.engine.socket_client import SocketClient
 from lsv.request.params import SamplingParams
-from lsv.testing.fakes.requests import make_spec
+from lsv_testing.fakes.requests import make_spec
 
 LONG = SamplingParams(temperature=0.0, max_tokens=150, ignore_eos=True)
 SHORT = LONG.replace(max_tokens=8)

@@ -19,8 +19,8 @@ from lsv.engine.replicas.replica_set import ReplicaSet
 from lsv.engine.replicas.supervisors import Supervisors
 from lsv.engine.socket_client import SocketClient
 from lsv.engine.supervision.supervisor import RestartPolicy
-from lsv.testing.fakes.text import letters
-from lsv.testing.fakes.tokens import VOCABULARY
+from lsv_testing.fakes.text import letters
+from lsv_testing.fakes.tokens import VOCABULARY
 
 from .conftest import children_of
 

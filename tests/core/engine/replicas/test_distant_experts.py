@@ -15,8 +15,8 @@ from lsv import LLM, SamplingParams
 from lsv.config import EngineConfig
 from lsv.errors import EngineDied
 from lsv.resolve import resolve
-from lsv.testing.tiny import tiny
 from lsv_offline.llm import read_arguments
+from lsv_testing.tiny import tiny
 
 from .conftest import answer, states, until
 from .machines import HERE, KEY, Head, engine_of, find_port, head, node, words

@@ -21,7 +21,7 @@ from lsv.engine.supervision.state import Supervision
 from lsv.errors import ConfigError, EngineDied, StartError
 from lsv.processes.nodes.handshake import JOINING, introduce
 from lsv.processes.wire import Channel, Failed
-from lsv.testing.fakes.engine import engine_config, install_plugin
+from lsv_testing.fakes.engine import engine_config, install_plugin
 
 from .conftest import LONG, SHORT, answer, children_of, states, until
 from .machines import HERE, KEY, engine_of, find_port, head, node, words

@@ -25,11 +25,11 @@ from lsv.engine.supervision.supervisor import RestartPolicy
 from lsv.errors import ConfigError, EngineDied
 from lsv.processes.ports import free_port
 from lsv.resolve import resolve
-from lsv.testing.fakes.engine import engine_config, install_plugin
-from lsv.testing.fakes.text import letters
-from lsv.testing.fakes.tokens import VOCABULARY
-from lsv.testing.tiny import tiny
 from lsv_offline.llm import read_arguments
+from lsv_testing.fakes.engine import engine_config, install_plugin
+from lsv_testing.fakes.text import letters
+from lsv_testing.fakes.tokens import VOCABULARY
+from lsv_testing.tiny import tiny
 
 from .conftest import LONG, SHORT, answer, children_of, states, until
 

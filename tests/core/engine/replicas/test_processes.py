@@ -20,10 +20,10 @@ from lsv.request.adapter import Adapter
 from lsv.request.outputs import RequestRecord
 from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason
-from lsv.testing.fakes.engine import engine_config, install_plugin
-from lsv.testing.fakes.requests import make_spec
-from lsv.testing.fakes.text import letters
-from lsv.testing.fakes.tokens import VOCABULARY
+from lsv_testing.fakes.engine import engine_config, install_plugin
+from lsv_testing.fakes.requests import make_spec
+from lsv_testing.fakes.text import letters
+from lsv_testing.fakes.tokens import VOCABULARY
 
 LONG = SamplingParams(temperature=0.0, max_tokens=150, ignore_eos=True)
 SHORT = LONG.replace(max_tokens=3)

@@ -24,7 +24,7 @@ from lsv.errors import EngineDied, LsvError
 from lsv.processes.nodes.handshake import MEETING, OtherKey, introduce
 from lsv.processes.nodes.meeting import Meet, Met, meet
 from lsv.processes.peer import Peer
-from lsv.testing.fakes.engine import engine_config
+from lsv_testing.fakes.engine import engine_config
 from suite.waiting import until
 
 from .machines import HERE, KEY, find_port

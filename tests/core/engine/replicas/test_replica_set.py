@@ -23,7 +23,7 @@ from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv.scheduler.outcome import OffloadCounts
-from lsv.testing.fakes.client import FakeClient, fake_config
+from lsv_testing.fakes.client import FakeClient, fake_config
 
 LOADING = EngineStatus(state="loading", stage="weights", done=1, total=4)
 READY = EngineStatus(state="ready")

@@ -18,9 +18,9 @@ from lsv.engine.replicas.rhythm import Pipes, Rhythm, open_pipes
 from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Kind, StepPlan
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.fakes.clock import FakeClock
-from lsv.testing.fakes.engine import FakeExecutor, engine_config
-from lsv.testing.fakes.requests import make_spec
+from lsv_testing.fakes.clock import FakeClock
+from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.requests import make_spec
 
 
 class Executor(FakeExecutor):

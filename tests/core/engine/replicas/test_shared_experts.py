@@ -22,11 +22,11 @@ from lsv.engine.socket_client import SocketClient
 from lsv.engine.supervision.supervisor import RestartPolicy
 from lsv.errors import EngineDied
 from lsv.resolve import resolve
-from lsv.testing.adapters import linear_layers, write_adapter
-from lsv.testing.fakes.requests import make_spec
-from lsv.testing.fakes.text import letters
-from lsv.testing.tiny import tiny
 from lsv_offline.llm import read_arguments
+from lsv_testing.adapters import linear_layers, write_adapter
+from lsv_testing.fakes.requests import make_spec
+from lsv_testing.fakes.text import letters
+from lsv_testing.tiny import tiny
 
 pytestmark = pytest.mark.xdist_group("processes")
 

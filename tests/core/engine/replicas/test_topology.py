@@ -14,9 +14,9 @@ from lsv.config import ReplicaNodes, Topology
 from lsv.errors import ConfigError
 from lsv.processes.nodes.newcomer import differences
 from lsv.resolve import resolve
-from lsv.testing.fakes.client import fake_config
-from lsv.worker.load import device
 from lsv_offline.llm import read_arguments
+from lsv_runtime.worker.load import device
+from lsv_testing.fakes.client import fake_config
 
 
 def test_every_replica_has_the_same_configuration_but_for_its_number():

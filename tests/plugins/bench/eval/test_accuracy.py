@@ -10,15 +10,15 @@ from lsv import LLM, SamplingParams
 from lsv.engine.engine import Engine
 from lsv.errors import BadRequest, ConfigError
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.fakes import tokens as fake_tokens
-from lsv.testing.fakes.engine import FakeExecutor, engine_config
-from lsv.testing.fakes.requests import make_request
-from lsv.testing.fakes.text import letters
 from lsv_bench.eval.accuracy import judge_choices, measure_accuracy, summarise
 from lsv_bench.eval.matching import normalise
 from lsv_bench.eval.paired import compare
 from lsv_bench.eval.questions import Question, make_questions
 from lsv_bench.eval.run import Work, evaluate
+from lsv_testing.fakes import tokens as fake_tokens
+from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.requests import make_request
+from lsv_testing.fakes.text import letters
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 TOKENIZER = letters(97, templates={"default": TEMPLATE})

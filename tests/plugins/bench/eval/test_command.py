@@ -85,7 +85,7 @@ def test_a_format_that_the_model_cannot_take_is_named(
     def refuse(*_: object) -> None:
         raise ConfigError("144 inputs can't be cut into groups of 32")
 
-    monkeypatch.setattr("lsv.worker.load.survey.bound_ops", refuse)
+    monkeypatch.setattr("lsv_runtime.worker.load.survey.bound_ops", refuse)
     assert main.main(["eval", "lsv-demo", "--text", "t.txt", "--formats", "int8"]) == 2
     assert "error: int8: 144 inputs can't be cut" in capsys.readouterr().err
 
@@ -98,7 +98,7 @@ def test_all_formats_are_those_of_the_catalog(folder: Path, monkeypatch: pytest.
         raise ConfigError("enough")
 
     monkeypatch.setattr(command, "_measure", note)
-    monkeypatch.setattr("lsv.worker.load.survey.bound_ops", lambda *_: ())
+    monkeypatch.setattr("lsv_runtime.worker.load.survey.bound_ops", lambda *_: ())
     monkeypatch.setattr(formats, "online_formats", lambda catalog: ["int8", "sym_int4"])
     assert main.main(["eval", "lsv-demo", "--text", "t.txt", "--formats", "all"]) == 2
     assert asked == [None]

@@ -11,9 +11,9 @@ from lsv import LLM
 from lsv.engine.engine import Engine
 from lsv.errors import ConfigError
 from lsv.scheduler.policy import Fcfs
-from lsv.testing.fakes.engine import FakeExecutor, engine_config
-from lsv.testing.fakes.text import letters
 from lsv_bench.eval.perplexity import choose_windows, measure_perplexity, spans
+from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.text import letters
 
 
 def test_each_token_is_scored_once_with_its_context() -> None:

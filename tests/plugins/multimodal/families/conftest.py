@@ -26,14 +26,14 @@ from lsv.request.media import Media
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv.resolve.locate import read_config
-from lsv.testing.catalog import catalog_of
-from lsv.testing.model import load
-from lsv.testing.shown import check_shown, encode
-from lsv.testing.tiny import tiny
 from lsv_models import plugin as models
 from lsv_multimodal import plugin as processors
 from lsv_multimodal.families.qwen2_vl import read_array
 from lsv_multimodal.families.whisper.audio import RATE
+from lsv_testing.catalog import catalog_of
+from lsv_testing.model import load
+from lsv_testing.shown import check_shown, encode
+from lsv_testing.tiny import tiny
 
 SMALL = {"min_pixels": 512, "max_pixels": 2048}
 

@@ -16,7 +16,7 @@ from lsv.config import EngineConfig
 from lsv.media.processor import SOUND, Content
 from lsv.plugins.catalog import Catalog
 from lsv.request.prompt import Prompt
-from lsv.testing.model import engine_config, load
+from lsv_testing.model import engine_config, load
 
 from .conftest import Engine, GridReference, Shower, patches, read, sound
 

@@ -13,9 +13,9 @@ import torch
 
 from lsv.errors import CheckpointError
 from lsv.media.processor import Image
-from lsv.testing.model import engine_config, load, stored_bytes
-from lsv.testing.shown import check_shown, encode
-from lsv.worker.load.declared import declare
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.model import engine_config, load, stored_bytes
+from lsv_testing.shown import check_shown, encode
 
 IMAGE, QUERIES = 259, 9
 TEXTS = {0: "Question: what is this? Answer:", 1: "a photo of", 2: "nothing to see"}

@@ -13,11 +13,11 @@ import torch
 
 from lsv.errors import CheckpointError
 from lsv.media.processor import Image
-from lsv.testing.model import engine_config, load
-from lsv.testing.shown import check_shown, encode
-from lsv.testing.tiny import SHAPE, draw_weights, write_tokenizer
-from lsv.testing.tiny_seeing import Seeing
-from lsv.worker.load.declared import declare
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.model import engine_config, load
+from lsv_testing.shown import check_shown, encode
+from lsv_testing.tiny import SHAPE, draw_weights, write_tokenizer
+from lsv_testing.tiny_seeing import Seeing
 
 CODES, SIDE = 24, 32
 IMAGE, BEGIN, END, TURN = 259, 260, 261, 262

@@ -19,11 +19,11 @@ from torch.nn import functional
 from lsv import SamplingParams
 from lsv.errors import BadRequest, CheckpointError
 from lsv.request.prompt import Prompt
-from lsv.testing.model import engine_config, load, stored_bytes
-from lsv.testing.shown import check_shown
-from lsv.testing.tiny import SHAPE, draw_weights, write_tokenizer
-from lsv.testing.tiny_seeing import Seeing
-from lsv.worker.load.declared import declare
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.model import engine_config, load, stored_bytes
+from lsv_testing.shown import check_shown
+from lsv_testing.tiny import SHAPE, draw_weights, write_tokenizer
+from lsv_testing.tiny_seeing import Seeing
 
 from .conftest import as_link, check_embeddings, parts_of, patches, read
 

@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 
 from lsv.errors import CheckpointError
 from lsv.media.processor import Image
-from lsv.testing.model import engine_config, load
-from lsv.testing.shown import check_shown
-from lsv.worker.load.declared import declare
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.model import engine_config, load
+from lsv_testing.shown import check_shown
 
 BEGIN, IMAGE, NEWLINE, ANSWER = 256, 259, 260, 261
 TEXTS = {0: b"what is this?\n", 1: b"a small one\n", 2: b"nothing to see", 3: b""}

@@ -21,9 +21,9 @@ from torch.nn import functional
 from lsv import SamplingParams
 from lsv.errors import BadRequest, CheckpointError
 from lsv.request.prompt import Prompt
-from lsv.testing.model import engine_config, load, stored_bytes
-from lsv.testing.shown import check_shown, seen_pixels
-from lsv.worker.load.declared import declare
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.model import engine_config, load, stored_bytes
+from lsv_testing.shown import check_shown, seen_pixels
 
 from .conftest import as_link, check_embeddings, parts_of
 

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lsv.errors import BadRequest, CheckpointError
-from lsv.testing.model import engine_config, load, stored_bytes
-from lsv.worker.load.declared import declare
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.model import engine_config, load, stored_bytes
 
 from .conftest import PicturesReference
 

@@ -20,12 +20,12 @@ from lsv import SamplingParams
 from lsv.errors import BadRequest, CheckpointError
 from lsv.media.placement import spell
 from lsv.media.processor import Image
-from lsv.testing.model import engine_config, load, stored_bytes
-from lsv.testing.tiny import SHAPE, draw_weights, write_tokenizer
-from lsv.testing.tiny_seeing import Seeing
-from lsv.worker.load.declared import declare
 from lsv_models.senses.towers.navit import stretch
 from lsv_multimodal.families.minicpmv import choose_grid
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.model import engine_config, load, stored_bytes
+from lsv_testing.tiny import SHAPE, draw_weights, write_tokenizer
+from lsv_testing.tiny_seeing import Seeing
 
 from .conftest import PicturesReference, as_link, read, sound
 

@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 
 from lsv.errors import BadRequest, CheckpointError
 from lsv.media.processor import Image
-from lsv.testing.model import engine_config, load, stored_bytes
-from lsv.testing.shown import check_shown, encode
-from lsv.worker.load.declared import declare
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.model import engine_config, load, stored_bytes
+from lsv_testing.shown import check_shown, encode
 
 IMAGE = 259
 TEXTS = {

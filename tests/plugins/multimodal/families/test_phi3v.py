@@ -24,10 +24,10 @@ from lsv import SamplingParams
 from lsv.errors import BadRequest, CheckpointError
 from lsv.media.placement import spell
 from lsv.media.processor import Image
-from lsv.testing.model import engine_config, load, stored_bytes
-from lsv.testing.shown import seen_pixels
-from lsv.testing.tiny import SHAPE, bytes_tokenizer, draw_weights
-from lsv.worker.load.declared import declare
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.model import engine_config, load, stored_bytes
+from lsv_testing.shown import seen_pixels
+from lsv_testing.tiny import SHAPE, bytes_tokenizer, draw_weights
 
 from .conftest import PicturesReference
 

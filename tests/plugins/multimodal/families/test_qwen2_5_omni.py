@@ -20,16 +20,16 @@ from lsv.media.options import Limits, MediaOptions
 from lsv.media.processor import SOUND
 from lsv.processes.side.process import SideProcess
 from lsv.request.prompt import Prompt
-from lsv.testing.fakes.client import fake_config
-from lsv.testing.model import engine_config, load, stored_bytes
-from lsv.testing.shown import check_shown, encode
-from lsv.worker.load.declared import declare
 from lsv_multimodal.decoding.audio import decode_track
 from lsv_multimodal.decoding.video import decode_video
 from lsv_multimodal.families.omni.qwen2_5 import TurnTempo
 from lsv_multimodal.families.whisper.audio import RATE
 from lsv_multimodal.worker.messages import Init, Prepare
 from lsv_multimodal.worker.pool import media_worker
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.fakes.client import fake_config
+from lsv_testing.model import engine_config, load, stored_bytes
+from lsv_testing.shown import check_shown, encode
 
 from .conftest import read, sound
 from .omni import (

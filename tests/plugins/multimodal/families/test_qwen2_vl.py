@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 from lsv.errors import BadRequest, CheckpointError
 from lsv.media.processor import Content, Video
 from lsv.request.prompt import Prompt
-from lsv.testing.model import engine_config, load, stored_bytes
-from lsv.testing.shown import check_shown, encode
-from lsv.testing.tensors import place
-from lsv.worker.load.declared import declare
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.model import engine_config, load, stored_bytes
+from lsv_testing.shown import check_shown, encode
+from lsv_testing.tensors import place
 
 START, END, IMAGE, VIDEO = 259, 260, 261, 262
 SMALL = {"min_pixels": 256, "max_pixels": 1024}

@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 from lsv.errors import BadRequest, CheckpointError
 from lsv.media.processor import Video
 from lsv.request.prompt import Prompt
-from lsv.testing.model import engine_config, load, stored_bytes
-from lsv.testing.shown import check_shown, encode
-from lsv.worker.load.declared import declare
 from lsv_multimodal.families.glm4v import fit
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.model import engine_config, load, stored_bytes
+from lsv_testing.shown import check_shown, encode
 
 from .conftest import SMALL, DeepReference, PairsReference, check_pairs, deep_features, patches, read, show_pairs
 

@@ -18,12 +18,12 @@ from lsv.errors import BadRequest, CheckpointError, ConfigError
 from lsv.media.placement import spell
 from lsv.media.processor import Audio
 from lsv.request.prompt import Prompt
-from lsv.testing.model import engine_config, load, stored_bytes
-from lsv.testing.shown import check_shown, encode
-from lsv.testing.tiny_hearing import tiny_ultravox
-from lsv.worker.load.declared import declare
 from lsv_multimodal.families.ultravox import UltravoxPlacement
 from lsv_multimodal.families.whisper.audio import HOP, RATE
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.model import engine_config, load, stored_bytes
+from lsv_testing.shown import check_shown, encode
+from lsv_testing.tiny_hearing import tiny_ultravox
 
 from .conftest import read, sound
 

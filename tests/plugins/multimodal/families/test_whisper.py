@@ -16,12 +16,12 @@ from lsv.errors import BadRequest, CheckpointError, ConfigError
 from lsv.media.processor import Audio
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
-from lsv.testing.model import engine_config, load
-from lsv.testing.shown import check_shown, encode
-from lsv.testing.tiny_hearing import tiny_hearing
-from lsv.worker.load.declared import declare
 from lsv_models.whisper import Tower
 from lsv_multimodal.families.whisper.audio import RATE, WhisperProcessor
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.model import engine_config, load
+from lsv_testing.shown import check_shown, encode
+from lsv_testing.tiny_hearing import tiny_hearing
 from suite.engines import Engines
 
 from .conftest import sound

@@ -14,10 +14,10 @@ import transformers
 
 from lsv.errors import BadRequest, CheckpointError
 from lsv.media.transcriber import Transcriber
-from lsv.testing.tiny_hearing import tiny_hearing
 from lsv_multimodal.families.whisper.languages import NAMES
 from lsv_multimodal.families.whisper.rules import Timestamps, WhisperRules
 from lsv_multimodal.families.whisper.text import WhisperTranscriber
+from lsv_testing.tiny_hearing import tiny_hearing
 
 
 def rules_of(whisper: Transcriber, *, timed: bool) -> WhisperRules:

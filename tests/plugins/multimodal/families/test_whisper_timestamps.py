@@ -12,15 +12,15 @@ import transformers
 
 from lsv.request.params import NO_TOKEN_LEFT, SamplingParams
 from lsv.scheduler.plan import Begin
-from lsv.testing.catalog import catalog_of
-from lsv.testing.fakes.engine import engine_config
-from lsv.testing.logits import GrowingHistory, check_logits_processor
-from lsv.worker.processing import Processors
-from lsv.worker.sampler import sample_rows
-from lsv.worker.slots import Slot
 from lsv_multimodal import plugin
 from lsv_multimodal.families.whisper.rules import Timestamps, WhisperRules
 from lsv_multimodal.families.whisper.timestamps import TimestampRules
+from lsv_runtime.worker.processing import Processors
+from lsv_runtime.worker.sampler import sample_rows
+from lsv_runtime.worker.slots import Slot
+from lsv_testing.catalog import catalog_of
+from lsv_testing.fakes.engine import engine_config
+from lsv_testing.logits import GrowingHistory, check_logits_processor
 
 MakeSlot = Callable[..., Slot]
 

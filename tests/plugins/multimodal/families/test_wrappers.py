@@ -21,8 +21,6 @@ from lsv.media.placement import place
 from lsv.media.processor import Audio, Image
 from lsv.request.prompt import Prompt
 from lsv.resolve.locate import read_config
-from lsv.testing.model import engine_config, load
-from lsv.testing.shown import check_shown, encode
 from lsv_doctor.models.trials.images.cases import CASES
 from lsv_doctor.models.trials.images.checkpoints import wrapper_class, write
 from lsv_models.generic.refusal import Refused
@@ -30,6 +28,8 @@ from lsv_models.generic.seeing import Embedded, StandIn, WrapperEncoder
 from lsv_models.seeing_offers import SEEING, WITH_TORCHVISION
 from lsv_multimodal.families.wrapper.images import WrapperProcessor
 from lsv_multimodal.families.wrapper.places import make_placement
+from lsv_testing.model import engine_config, load
+from lsv_testing.shown import check_shown, encode
 from suite.server import Server
 
 from .conftest import Engine, as_link

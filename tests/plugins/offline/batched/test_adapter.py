@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from lsv.errors import BadRequest, ConfigError, LsvError
-from lsv.logits_processor import RowsFailed
 from lsv.request.params import SamplingParams
-from lsv.testing.fakes.engine import engine_config
-from lsv.testing.logits import GrowingHistory, check_logits_processor
 from lsv_offline.batched.adapter import Batched
 from lsv_offline.batched.interface import BatchUpdate, LogitsProcessor, MoveDirectionality, process_dict_updates
+from lsv_runtime.logits_processor import RowsFailed
+from lsv_testing.fakes.engine import engine_config
+from lsv_testing.logits import GrowingHistory, check_logits_processor
 
 from .conftest import FORCE, NO_REPEAT
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from lsv.logits_processor import LogitsProcessor
+from lsv_runtime.logits_processor import LogitsProcessor
 from lsv_sample.plugin import Forbidden
 
 

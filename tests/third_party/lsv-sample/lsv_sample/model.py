@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from lsv.nn.decoder import DecoderLayer, DenseDecoder
-from lsv.nn.step import Step
+from lsv_runtime.nn.decoder import DecoderLayer, DenseDecoder
+from lsv_runtime.nn.step import Step
 
 
 class SampleLayer(DecoderLayer):

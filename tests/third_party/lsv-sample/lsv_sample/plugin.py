@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lsv.config import EngineConfig
     from lsv.request.outputs import RequestRecord
 
-api = 1
+api = 2
 
 
 @hookimpl

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from lsv.weights.codebook import Codebook, CodedLinear
-from lsv.weights.quantizer import WEIGHT, Linear, LinearLayer, StoredTensor
+from lsv_runtime.weights.codebook import Codebook, CodedLinear
+from lsv_runtime.weights.quantizer import WEIGHT, Linear, LinearLayer, StoredTensor
 
 INT8 = Codebook(tuple(float(code - 128) for code in range(256)))
 

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from lsv.testing.tiny_hearing import tiny_hearing
+from lsv_testing.tiny_hearing import tiny_hearing
 from trials.server import TrialServer
 
 _CHECKS = (

@@ -11,19 +11,19 @@ from pathlib import Path
 
 import lsv_demo
 from lsv import plugins
-from lsv.nn.rope import Rope, frequencies
 from lsv.plugins import Plugins
 from lsv.resolve import resolve
 from lsv.settings import Declared, gather, options
 from lsv.settings.flags import parse
-from lsv.testing.tiny import tiny
 from lsv.text.tokenizer import Tokenizer
-from lsv.weights.checkpoint import CheckpointSource, SafetensorsSource
-from lsv.worker.load.declared import declare
 from lsv_quant.gguf.config import read_config, read_generation
 from lsv_quant.gguf.file import read_gguf
 from lsv_quant.gguf.source import GgufSource
 from lsv_quant.gguf.tokenizer import write_tokenizer
+from lsv_runtime.nn.rope import Rope, frequencies
+from lsv_runtime.weights.checkpoint import CheckpointSource, SafetensorsSource
+from lsv_runtime.worker.load.declared import declare
+from lsv_testing.tiny import tiny
 from trials.fuzz.gguf_seed import METADATA, TENSORS, make_gguf, mutate_gguf
 from trials.fuzz.mutate import framed_json, mutate_json
 from trials.fuzz.target import Read, Target

@@ -30,7 +30,7 @@ struct Shares {
   int32_t* experts;
 };
 
-// What lsv.nn.moe.Router chooses behind its logits [count]; `working` has choosing_bytes().
+// What lsv_runtime.nn.moe.Router chooses behind its logits [count]; `working` has choosing_bytes().
 int64_t choosing_bytes(const Experts& experts);
 void choose(const Experts& experts, const void* logits, Shares to, char* working);
 // The same for row `row` of what the caller has chosen.

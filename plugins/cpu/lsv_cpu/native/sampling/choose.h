@@ -7,7 +7,7 @@
 
 namespace lsv {
 
-struct Choice {   // CHOICE of lsv/nn/sampling.py
+struct Choice {   // CHOICE of lsv_runtime/nn/sampling.py
   float rate;     // log2(e) / temperature; 0 takes the best token
   int32_t only;   // whether only allowed tokens stay
   int64_t edits;  // how many are the row's

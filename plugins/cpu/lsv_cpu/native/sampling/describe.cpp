@@ -1,4 +1,4 @@
-// What log probabilities and ranks of a row's token and of the likeliest ones are made of, as lsv/nn/sampling.py has it.
+// What log probabilities and ranks of a row's token and of the likeliest ones are made of, as lsv_runtime/nn/sampling.py has it.
 #include "sampling/sample.h"
 
 #include <algorithm>

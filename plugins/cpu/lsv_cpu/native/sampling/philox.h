@@ -1,4 +1,4 @@
-// Random numbers as a pure function of (seed, position, stream): Philox4x32-10, as in lsv/nn/philox.py.
+// Random numbers as a pure function of (seed, position, stream): Philox4x32-10, as in lsv_runtime/nn/philox.py.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Choosing tokens: finite check, edits, top-k, temperature, top-p, min-p and the draw, as lsv/nn/sampling.py has it.
+// Choosing tokens: finite check, edits, top-k, temperature, top-p, min-p and the draw, as lsv_runtime/nn/sampling.py has it.
 #include "sampling/sample.h"
 
 #include <algorithm>

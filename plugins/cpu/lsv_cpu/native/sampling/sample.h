@@ -1,5 +1,5 @@
 // A row of logits in blocks: their maxima, weights and sums, and selection without sorting. Weights are those of
-// lsv/nn/sample_ops.py to the bit: products and sums are rounded one by one, so what includes this file is compiled with
+// lsv_runtime/nn/sample_ops.py to the bit: products and sums are rounded one by one, so what includes this file is compiled with
 // -ffp-contract=off, without which compilers make fused multiply-adds of them.
 #pragma once
 

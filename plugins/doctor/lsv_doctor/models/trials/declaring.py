@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import torch
 
-from lsv.devices.communicator import Communicator, Group
-from lsv.weights.quantizer import PlainLinear
-from lsv.worker.load.declared import Declared, declare
 from lsv_doctor.models.trials.subject import Finding, Subject
+from lsv_runtime.devices.communicator import Communicator, Group
+from lsv_runtime.weights.quantizer import PlainLinear
+from lsv_runtime.worker.load.declared import Declared, declare
 
 _FORMAT = "fp8"
 """Takes weights of any shape."""

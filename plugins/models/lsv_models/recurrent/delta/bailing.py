@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from lsv.nn.config import DecoderConfig
-from lsv.nn.keys import Keys
-from lsv.nn.latent import LatentAttention, LatentConfig
-from lsv.nn.linear import Column
-from lsv.nn.rope import Rope
-from lsv.weights.place import Weights
 from lsv_models.recurrent.delta.channel_mixer import ChannelSizes
 from lsv_models.recurrent.delta.kimi_linear import KINDS, LatentHybrid
 from lsv_models.recurrent.hybrid import read_kinds
 from lsv_models.recurrent.keys import ignore
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.latent import LatentAttention, LatentConfig
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.weights.place import Weights
 
 
 class GatedLatentAttention(LatentAttention):

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from lsv.nn.config import DecoderConfig
-from lsv.nn.linear import Column, Row
-from lsv.nn.recurrent.channel_delta import ChannelDelta
-from lsv.nn.recurrent.conv import CausalConv
-from lsv.nn.recurrent.states import StateCache
-from lsv.nn.step import Step
-from lsv.weights.place import Weights
 from lsv_models.recurrent.delta.mixer import NormedGate
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.linear import Column, Row
+from lsv_runtime.nn.recurrent.channel_delta import ChannelDelta
+from lsv_runtime.nn.recurrent.conv import CausalConv
+from lsv_runtime.nn.recurrent.states import StateCache
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.place import Weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,15 +12,15 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from lsv.errors import ConfigError
-from lsv.nn.config import DecoderConfig
-from lsv.nn.embed import Embed, Head
-from lsv.nn.rope import Rope
-from lsv.nn.step import Step
-from lsv.weights.place import Weights
 from lsv_models.recurrent.delta.qwen3_next import Qwen3Next, Qwen35, Qwen35Moe, attention_layer, read_experts
 from lsv_models.rms.blocks import OffsetRMSNorm
 from lsv_models.sparse.decoder import STACKED
 from lsv_models.sparse.further import JoiningReader
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.embed import Embed, Head
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.place import Weights
 
 
 class Qwen3NextFurther(JoiningReader):

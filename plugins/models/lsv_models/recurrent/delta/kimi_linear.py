@@ -8,16 +8,16 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from lsv.nn.config import DecoderConfig
-from lsv.nn.keys import Keys
-from lsv.nn.latent import LatentAttention, LatentConfig
-from lsv.nn.rope import Rope
-from lsv.weights.place import Weights
 from lsv_models.recurrent.delta.channel_mixer import ChannelMixer, ChannelSizes
 from lsv_models.recurrent.hybrid import HybridLayer, read_kinds, with_defaults
 from lsv_models.recurrent.keys import ignore
 from lsv_models.recurrent.stack import MIXTRAL, Stack
 from lsv_models.sparse.experts import Experts, make_mlp
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.latent import LatentAttention, LatentConfig
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.weights.place import Weights
 
 KINDS = {"linear_attention": "recurrent", "full_attention": "attention"}
 _MLPS = {"dense": "dense", "sparse": "sparse"}

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from lsv.nn.attention import Attention
-from lsv.nn.config import DecoderConfig
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column
-from lsv.nn.rope import Rope
-from lsv.weights.place import Weights
 from lsv_models.recurrent.delta.mixer import DeltaMixer, DeltaSizes
 from lsv_models.recurrent.hybrid import HybridLayer, read_kinds, with_defaults
 from lsv_models.recurrent.stack import Stack
 from lsv_models.sparse.experts import Experts, make_mlp
+from lsv_runtime.nn.attention import Attention
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.weights.place import Weights
 
 _KINDS = {"linear_attention": "recurrent", "sliding_attention": "sliding", "full_attention": "full"}
 _PATTERN = ("recurrent", "sliding", "recurrent", "full", "sliding")

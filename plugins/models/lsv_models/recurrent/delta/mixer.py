@@ -9,14 +9,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv.nn.config import DecoderConfig
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column, Row
-from lsv.nn.recurrent.conv import CausalConv
-from lsv.nn.recurrent.delta import GatedDelta
-from lsv.nn.recurrent.states import StateCache
-from lsv.nn.step import Step
-from lsv.weights.place import Weights
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column, Row
+from lsv_runtime.nn.recurrent.conv import CausalConv
+from lsv_runtime.nn.recurrent.delta import GatedDelta
+from lsv_runtime.nn.recurrent.states import StateCache
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.place import Weights
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 

@@ -8,19 +8,19 @@ from typing import Any
 
 import torch
 
-from lsv.nn.config import DecoderConfig
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column
-from lsv.nn.mlp import GatedMLP
-from lsv.nn.recurrent.conv import CausalConv
-from lsv.nn.rope import Rope
-from lsv.weights.place import Part, Weights
 from lsv_models.recurrent.delta.mixer import DeltaMixer, DeltaSizes
 from lsv_models.recurrent.delta.qwen3_next import KINDS
 from lsv_models.recurrent.hybrid import AFTER, BEFORE, HybridLayer, read_kinds
 from lsv_models.recurrent.keys import ignore
 from lsv_models.recurrent.stack import Stack
 from lsv_models.rms.blocks import WideNormAttention
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.mlp import GatedMLP
+from lsv_runtime.nn.recurrent.conv import CausalConv
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.weights.place import Part, Weights
 
 _TRAINING = ("linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max", "linear_dt_init_floor")
 _NORM_EPS = 1e-5

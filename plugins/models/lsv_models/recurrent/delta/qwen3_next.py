@@ -9,20 +9,20 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from lsv.nn.attention import Attention, Heads
-from lsv.nn.config import DecoderConfig
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column
-from lsv.nn.mlp import GatedMLP
-from lsv.nn.rope import Rope
-from lsv.nn.step import Step
-from lsv.weights.place import Part, Weights
 from lsv_models.recurrent.delta.mixer import DeltaMixer, DeltaSizes, PlainDeltaMixer
 from lsv_models.recurrent.hybrid import HybridLayer, read_kinds, with_defaults
 from lsv_models.recurrent.keys import ignore
 from lsv_models.recurrent.stack import Stack
 from lsv_models.rms.blocks import OffsetRMSNorm
 from lsv_models.sparse.experts import Experts, make_mlp
+from lsv_runtime.nn.attention import Attention, Heads
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.mlp import GatedMLP
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.place import Part, Weights
 
 KINDS = {"linear_attention": "recurrent", "full_attention": "attention"}
 

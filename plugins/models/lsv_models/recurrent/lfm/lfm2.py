@@ -9,20 +9,20 @@ import torch
 from torch import nn
 
 from lsv.errors import CheckpointError
-from lsv.nn.attention import Attention
-from lsv.nn.config import DecoderConfig
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column, Row
-from lsv.nn.mlp import GatedMLP
-from lsv.nn.recurrent.conv import CausalConv
-from lsv.nn.recurrent.states import StateCache
-from lsv.nn.rope import Rope
-from lsv.nn.step import Step
-from lsv.weights.place import Weights
 from lsv_models.recurrent.hybrid import HybridLayer, read_kinds
 from lsv_models.recurrent.keys import ignore
 from lsv_models.recurrent.stack import MIXTRAL, Names, Stack
 from lsv_models.sparse.experts import Experts, make_mlp
+from lsv_runtime.nn.attention import Attention
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column, Row
+from lsv_runtime.nn.mlp import GatedMLP
+from lsv_runtime.nn.recurrent.conv import CausalConv
+from lsv_runtime.nn.recurrent.states import StateCache
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.place import Weights
 
 _NAMES = {"rms_norm_eps": "norm_eps", "tie_word_embeddings": "tie_embedding", "intermediate_size": "block_ff_dim"}
 """What config.json calls common keys."""

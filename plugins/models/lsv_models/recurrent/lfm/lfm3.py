@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from lsv.nn.attention import Attention
-from lsv.nn.config import DecoderConfig
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column
-from lsv.nn.mlp import GatedMLP
-from lsv.nn.rope import Rope
-from lsv.weights.place import Weights
 from lsv_models.recurrent.lfm.lfm2 import Lfm2
+from lsv_runtime.nn.attention import Attention
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.mlp import GatedMLP
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.weights.place import Weights
 
 _ROPES = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},

@@ -12,16 +12,16 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from lsv.nn.attention import Attention, Heads
-from lsv.nn.config import DecoderConfig
-from lsv.nn.linear import Column
-from lsv.nn.mlp import GatedMLP
-from lsv.nn.norm import RMSNorm
-from lsv.nn.rope import Rope
-from lsv.nn.step import Step
-from lsv.ops import Bindable
-from lsv.weights.place import Weights
 from lsv_models.recurrent.stack import Names, Stack
+from lsv_runtime.nn.attention import Attention, Heads
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.mlp import GatedMLP
+from lsv_runtime.nn.norm import RMSNorm
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.nn.step import Step
+from lsv_runtime.ops import Bindable
+from lsv_runtime.weights.place import Weights
 
 
 class Block:

@@ -10,20 +10,20 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv import products
-from lsv.nn.config import DecoderConfig
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column, Row
-from lsv.nn.recurrent.conv import CausalConv
-from lsv.nn.recurrent.selective import SelectiveScan
-from lsv.nn.recurrent.states import StateCache
-from lsv.nn.step import Step
-from lsv.weights.place import Weights
 from lsv_models.recurrent.hybrid import read_kinds, with_defaults
 from lsv_models.recurrent.keys import TRAINING, ignore
 from lsv_models.recurrent.mamba import read_rank
 from lsv_models.recurrent.mamba_mixer import MambaSizes
 from lsv_models.recurrent.zamba.shared import Block, SharingStack, Use, ZambaLayer
+from lsv_runtime import products
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column, Row
+from lsv_runtime.nn.recurrent.conv import CausalConv
+from lsv_runtime.nn.recurrent.selective import SelectiveScan
+from lsv_runtime.nn.recurrent.states import StateCache
+from lsv_runtime.nn.step import Step
+from lsv_runtime.weights.place import Weights
 
 KINDS = {"linear_attention": "recurrent", "mamba": "recurrent", "hybrid": "hybrid"}
 _UNUSED = ("use_mamba_kernels", "use_associative_scan", "num_logits_to_keep", "layers_block_type", "layer_types")

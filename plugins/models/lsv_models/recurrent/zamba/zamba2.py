@@ -10,16 +10,16 @@ from typing import Any
 from torch import nn
 
 from lsv.errors import CheckpointError
-from lsv.nn.config import DecoderConfig
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column
-from lsv.nn.rope import Rope
-from lsv.weights.place import Weights
 from lsv_models.recurrent.hybrid import read_kinds, with_defaults
 from lsv_models.recurrent.keys import TRAINING, ignore
 from lsv_models.recurrent.mamba2_mixer import Mamba2Mixer, Mamba2Sizes
 from lsv_models.recurrent.zamba.shared import AdaptedMLP, Block, SharingStack, Use, ZambaLayer
 from lsv_models.recurrent.zamba.zamba import KINDS
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.rope import Rope
+from lsv_runtime.weights.place import Weights
 
 _NAMES = ("gate_up_proj", "gate_up_proj", "down_proj")
 _UNUSED = (

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from lsv.nn.config import DecoderConfig
-from lsv.nn.keys import Keys
 from lsv_models.qwen2_5_vl import Qwen25VL, Qwen25VLEncoder, WindowLayer
 from lsv_models.senses.omni.thinker import Thinker
 from lsv_models.senses.towers.hearing import PairTower
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.keys import Keys
 
 
 class OmniLayer(WindowLayer):

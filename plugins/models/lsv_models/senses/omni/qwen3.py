@@ -5,12 +5,12 @@ Source: Qwen Team 2025 (Qwen3-Omni).
 
 from __future__ import annotations
 
-from lsv.nn.config import DecoderConfig
-from lsv.nn.keys import Keys
 from lsv_models.senses.omni.thinker import Thinker
 from lsv_models.senses.qwen3_vl import Qwen3VLMoe
 from lsv_models.senses.towers.aut import AutTower
 from lsv_models.senses.towers.deepstack import DeepEncoder, MergerNames
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.keys import Keys
 
 
 class OmniVision(DeepEncoder):

@@ -10,12 +10,12 @@ import torch
 from torch.nn import functional
 
 from lsv.errors import CheckpointError
-from lsv.nn.config import DecoderConfig
-from lsv.nn.keys import Keys
-from lsv.nn.model import Encoder
-from lsv.weights.place import Weights
 from lsv_models.qwen2_vl import Qwen2VL, Qwen2VLEncoder
 from lsv_models.senses.towers.hearing import HearingTower
+from lsv_runtime.nn.config import DecoderConfig
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.model import Encoder
+from lsv_runtime.weights.place import Weights
 
 # what only the processor reads, and what is said of the parts that speak
 _BESIDE = (

@@ -13,11 +13,11 @@ from torch import nn
 from torch.nn import functional
 
 from lsv.errors import CheckpointError
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column
-from lsv.nn.mlp import FeedForward
-from lsv.weights.place import Weights
 from lsv_models.senses.towers.hearing import HearingConfig, HearingLayer, HearingState, HearingTower, waves
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.mlp import FeedForward
+from lsv_runtime.weights.place import Weights
 
 _STEPS = ("conv2d1", "conv2d2", "conv2d3")
 _REDUCTION = 2 ** len(_STEPS)

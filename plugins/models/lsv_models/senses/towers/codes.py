@@ -13,12 +13,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv import products
 from lsv.errors import CheckpointError
-from lsv.nn.embed import Embed
-from lsv.nn.keys import Keys
-from lsv.nn.model import Encoder
-from lsv.weights.place import Weights
+from lsv_runtime import products
+from lsv_runtime.nn.embed import Embed
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.model import Encoder
+from lsv_runtime.weights.place import Weights
 
 _GROUPS, _EPS = 32, 1e-6
 

@@ -16,12 +16,12 @@ import torch
 from torch import nn
 
 from lsv.errors import CheckpointError
-from lsv.nn.keys import Keys
-from lsv.nn.mlp import FeedForward
-from lsv.nn.norm import LayerNorm
-from lsv.weights.place import Weights
 from lsv_models.qwen2_vl import Qwen2VLEncoder, VisionConfig, VisionLayer, VisionState, patch_places
 from lsv_models.senses.towers.places import sample_places
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.mlp import FeedForward
+from lsv_runtime.nn.norm import LayerNorm
+from lsv_runtime.weights.place import Weights
 
 _EPS = 1e-6
 _NAMES = ("linear_fc1", "linear_fc2")

@@ -11,12 +11,12 @@ from torch import nn
 from torch.nn import functional
 
 from lsv.errors import CheckpointError
-from lsv.nn.encoder import Runs, SelfAttention
-from lsv.nn.keys import Keys
-from lsv.nn.mlp import FeedForward
-from lsv.nn.norm import LayerNorm
-from lsv.weights.place import Weights
 from lsv_models.clip import SquareConfig
+from lsv_runtime.nn.encoder import Runs, SelfAttention
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.mlp import FeedForward
+from lsv_runtime.nn.norm import LayerNorm
+from lsv_runtime.weights.place import Weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

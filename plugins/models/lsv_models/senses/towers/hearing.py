@@ -13,13 +13,13 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import nn
 
-from lsv.nn.encoder import Runs
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column
-from lsv.nn.model import Encoder
-from lsv.nn.norm import LayerNorm
-from lsv.weights.place import Weights
 from lsv_models.whisper import Stem, TowerLayer
+from lsv_runtime.nn.encoder import Runs
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.model import Encoder
+from lsv_runtime.nn.norm import LayerNorm
+from lsv_runtime.weights.place import Weights
 
 _EPS = 1e-5
 _SLOWEST = 10000.0

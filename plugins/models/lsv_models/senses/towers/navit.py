@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import torch
 
-from lsv import products
 from lsv_models.clip import Tower
+from lsv_runtime import products
 
 
 class StretchedTower(Tower):

@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from lsv import products
-from lsv.nn.linear import Column
-from lsv.nn.norm import LayerNorm
-from lsv.weights.place import Weights
+from lsv_runtime import products
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.norm import LayerNorm
+from lsv_runtime.weights.place import Weights
 
 _EPS = 1e-6
 _THETA = 10000.0

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from lsv.nn.encoder import scale_pixels
-from lsv.nn.model import Encoder
-from lsv.nn.norm import LayerNorm
-from lsv.weights.naming import Prefixes
-from lsv.weights.place import Weights
 from lsv_models.clip import Tower, TowerConfig
+from lsv_runtime.nn.encoder import scale_pixels
+from lsv_runtime.nn.model import Encoder
+from lsv_runtime.nn.norm import LayerNorm
+from lsv_runtime.weights.naming import Prefixes
+from lsv_runtime.weights.place import Weights
 
 # since version 4.52 of transformers, and before it; towers before version 5
 PREFIXES: Prefixes = (

@@ -13,14 +13,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv import products
 from lsv.errors import CheckpointError
-from lsv.nn.keys import Keys
-from lsv.nn.linear import Column
-from lsv.nn.mlp import FeedForward
-from lsv.nn.model import Encoder
-from lsv.nn.norm import LayerNorm
-from lsv.weights.place import Weights
+from lsv_runtime import products
+from lsv_runtime.nn.keys import Keys
+from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.mlp import FeedForward
+from lsv_runtime.nn.model import Encoder
+from lsv_runtime.nn.norm import LayerNorm
+from lsv_runtime.weights.place import Weights
 
 _EPS = 1e-5
 """Of the norms before and behind the first transformer."""

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lsv.logits_processor import History, LogitsProcessor
-from lsv.nn import sample_ops
 from lsv_multimodal.families.whisper.rules import Timestamps, WhisperRules
+from lsv_runtime.logits_processor import History, LogitsProcessor
+from lsv_runtime.nn import sample_ops
 
 _FORBIDDEN = float("-inf")
 

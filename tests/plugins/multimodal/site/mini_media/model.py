@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from lsv.nn.model import Encoder
 from lsv_models.llama import Llama
+from lsv_runtime.nn.model import Encoder
 
 
 class Lookup(Encoder):

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from lsv import hookimpl
 from lsv.offers import ModelOffer, ProcessorOffer
 
-api = 1
+api = 2
 
 
 @hookimpl

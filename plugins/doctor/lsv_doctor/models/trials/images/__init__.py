@@ -16,11 +16,11 @@ from lsv.media.families import find_processor, load_processor
 from lsv.media.processor import Image
 from lsv.request.media import Array
 from lsv.resolve import resolve
-from lsv.testing.tiny import tiny
-from lsv.testing.tiny_seeing import SEEING
 from lsv_doctor.models.trials.images.cases import CASES
 from lsv_doctor.models.trials.images.checkpoints import write
 from lsv_doctor.models.trials.subject import Finding, Subject, Unable
+from lsv_testing.tiny import tiny
+from lsv_testing.tiny_seeing import SEEING
 
 _NEW_TOKENS = 6
 _SIZES = ((60, 40), (33, 90), (28, 28))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lsv.testing.tiny import SHAPE
+from lsv_testing.tiny import SHAPE
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from lsv.testing.tiny import draw_weights, write_tokenizer
 from lsv_doctor.models.trials.images.cases import CASES, Case
+from lsv_testing.tiny import draw_weights, write_tokenizer
 
 FIRST = 259
 """The id of the first special token of a family."""

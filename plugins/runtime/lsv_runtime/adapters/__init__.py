@@ -1,0 +1,1 @@
+"""LoRA adapters on a model: slots in its layers, and the store that fills them."""

@@ -1,0 +1,24 @@
+"""The manifest of the runtime: what runs workers, and the command that writes a checkpoint cut for ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lsv.hooks import hookimpl
+from lsv.offers import CommandOffer, ExecutorOffer
+
+api = 2
+
+
+@hookimpl
+def lsv_executors() -> Iterable[ExecutorOffer]:
+    yield ExecutorOffer("inline", "lsv_runtime.worker.executor:InlineExecutor")
+    yield ExecutorOffer("processes", "lsv_runtime.worker.processes:ProcessesExecutor")
+    yield ExecutorOffer(
+        "nodes", "lsv_runtime.worker.nodes.executor:NodesExecutor", join="lsv_runtime.worker.nodes.member:serve_node"
+    )
+
+
+@hookimpl
+def lsv_commands() -> Iterable[CommandOffer]:
+    yield CommandOffer("save-sharded-state", "lsv_runtime.save:run", "write a checkpoint cut for tensor parallelism")
