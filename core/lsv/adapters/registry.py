@@ -11,14 +11,16 @@ from functools import partial
 from pathlib import Path
 
 from lsv.adapters import peft
+from lsv.adapters.orders import DropAdapter, ReadAdapter
 from lsv.adapters.reading.process import look
-from lsv.config import AdapterOptions, Confinement, EngineConfig, OptionValue
+from lsv.config import AdapterOptions, Confinement, EngineConfig
 from lsv.errors import BadRequest, CheckpointError, EngineDied, ErrorRecord, LsvError, ModelNotFound, NotYet
+from lsv.processes.orders import WorkerOrder
 from lsv.request.adapter import Adapter, owner_of
 
 log = logging.getLogger(__name__)
 
-Control = Callable[[str, Mapping[str, OptionValue]], object]
+Control = Callable[[WorkerOrder], object]
 """Runs an order on every worker, once nothing is in flight."""
 
 
@@ -139,14 +141,12 @@ class AdapterRegistry:
             if loading.adapter is None:
                 self._count += 1
                 loading.adapter = Adapter(self._count, loading.name, loading.path, loading.digest.result())
-            self._control(
-                "load_adapter", {"id": loading.adapter.id, "path": loading.path, "digest": loading.adapter.digest.hex()}
-            )
+            self._control(ReadAdapter(loading.adapter.id, loading.path, loading.adapter.digest.hex()))
         except NotYet:
             loading.again = now + max(_AGAIN, (now - loading.began) / 4)
         except CheckpointError as error:
             if loading.adapter is not None:
-                self._control("drop_adapter", {"id": loading.adapter.id})  # other ranks may have it
+                self._control(DropAdapter(loading.adapter.id))  # other ranks may have it
             self._end(loading, BadRequest(error.message, param="lora_path"))
         except EngineDied:
             raise
@@ -202,7 +202,7 @@ class AdapterRegistry:
         unused = [adapter for adapter in self._retired if adapter not in used]
         self._retired = [adapter for adapter in self._retired if adapter in used]
         for adapter in unused:
-            self._control("drop_adapter", {"id": adapter.id})
+            self._control(DropAdapter(adapter.id))
 
     def _start(self, begin: Callable[[Then], None], then: Then | None) -> Adapter | None:
         """Call ``begin`` with ``then``. Without ``then``, wait for the adapter and raise the error if loading fails."""

@@ -13,7 +13,7 @@ import msgspec
 
 from lsv.adapters.registry import AdapterRegistry
 from lsv.beams.rounds import BeamSearches
-from lsv.config import EngineConfig, Fit, OptionValue
+from lsv.config import EngineConfig, Fit
 from lsv.engine.executor import Executor, ReportProgress
 from lsv.engine.messages import STEP_TOKENS, Finish, Stats, Submit, Update
 from lsv.engine.orders.experts import ExpertBalance
@@ -24,6 +24,7 @@ from lsv.engine.scheduling import make_cache, make_scheduler
 from lsv.engine.updates import OpenRequest, Outgoing, Owner, make_count, make_group, make_update
 from lsv.errors import BadRequest, EngineDied, LsvError, Overloaded, Unavailable
 from lsv.grammars.guide import Guide
+from lsv.processes.orders import WorkerOrder
 from lsv.request.adapter import Adapter
 from lsv.request.group import RequestGroup
 from lsv.request.request import Need, Request
@@ -63,8 +64,7 @@ class Engine(Generic[Owner]):
         self._executor = executor
         self._policy = policy
         self._guide = guide
-        self._searches = BeamSearches(config)
-        self._fetches = Fetches(config)
+        self._searches, self._fetches = BeamSearches(config), Fetches(config)
         self.adapters = AdapterRegistry(config, self.control, lambda: self._started.adapters)
         self.sleep = Sleep(config, self.control, self._forget_cached)
         self._experts = ExpertBalance(config, self.control)
@@ -183,10 +183,10 @@ class Engine(Generic[Owner]):
         if outcome is not None:
             self._close(outcome.request)
 
-    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> Sequence[Mapping[str, float]]:
+    def control(self, order: WorkerOrder) -> Sequence[Mapping[str, float]]:
         """Have every worker carry out an order once what is in flight has settled. Raises what refuses it."""
         self._settle_all()
-        return self._executor.control(order, arguments)
+        return self._executor.control(order)
 
     def watch(self, around: Callable[[Executor], Executor]) -> None:
         """Put something around the executor, or take it away again."""

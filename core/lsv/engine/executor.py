@@ -5,11 +5,54 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from lsv.config import EngineConfig, Fit, OptionValue
+from lsv.config import EngineConfig, Fit
+from lsv.processes.orders import WorkerOrder
 from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
 
 ReportProgress = Callable[[str, int, int], None]
 """Called with (stage, done, total) while a worker starts."""
+
+
+class Reset(WorkerOrder, frozen=True):
+    """Do nothing. Workers answer it after the orders before it."""
+
+
+class ReleaseMemory(WorkerOrder, frozen=True):
+    """Give back the memory of the KV cache and of the weights."""
+
+    announces = "falling asleep"
+
+    level: int
+    """At 1 the host keeps the weights, at 2 nothing does."""
+
+
+class RestoreMemory(WorkerOrder, frozen=True):
+    """Take memory again."""
+
+    announces = "waking up"
+
+    parts: tuple[str, ...]
+    """``weights``, ``kv_cache`` or both."""
+
+
+class StartProfiler(WorkerOrder, frozen=True):
+    """Record a profile."""
+
+    announces = "profiling"
+
+
+class StopProfiler(WorkerOrder, frozen=True):
+    """Write the recorded profile."""
+
+    announces = "profiling"
+
+
+class CountExperts(WorkerOrder, frozen=True):
+    """Count from now on which experts are chosen."""
+
+
+class BalanceExperts(WorkerOrder, frozen=True):
+    """Move experts so that the ranks have even loads by the counts. Workers answer as ``ExpertBalancer.balance``."""
 
 
 class Executor(Protocol):
@@ -40,11 +83,10 @@ class Executor(Protocol):
         """
         ...
 
-    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> Sequence[Mapping[str, float]]:
-        """Carry out an order on every worker while nothing is in flight. What the ranks answer, in their order.
+    def control(self, order: WorkerOrder) -> Sequence[Mapping[str, float]]:
+        """Carry out an order on every worker while nothing is in flight. Returns the ranks' answers, in their order.
 
-        ``load_adapter`` and ``drop_adapter`` are such orders, ``sleep`` and ``wake_up``, and ``reset``, which needs
-        nothing of workers. Raises ``ConfigError`` for an unknown order, and what a worker refuses it with.
+        Raises ``ConfigError`` for an unknown order, and what a worker refuses it with.
         """
         ...
 

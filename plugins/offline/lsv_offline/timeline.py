@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lsv.config import EngineConfig, Fit, OptionValue
+from lsv.config import EngineConfig, Fit
 from lsv.engine.executor import Executor, ReportProgress
+from lsv.processes.orders import WorkerOrder, name_of
 from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
 
 PID = 1
@@ -67,11 +68,11 @@ class Timeline:
     def check(self) -> None:
         self.executor.check()
 
-    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> Sequence[Mapping[str, float]]:
+    def control(self, order: WorkerOrder) -> Sequence[Mapping[str, float]]:
         began = _now()
-        answers = self.executor.control(order, arguments)
+        answers = self.executor.control(order)
         self._free = _now()
-        self._add(_HOST, order, began, self._free)
+        self._add(_HOST, name_of(order), began, self._free)
         return answers
 
     def stop(self) -> None:

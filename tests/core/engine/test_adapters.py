@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from lsv.adapters import registry
-from lsv.config import AdapterOptions, OptionValue
+from lsv.adapters.orders import DropAdapter, ReadAdapter
+from lsv.config import AdapterOptions
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Submit, Update
 from lsv.errors import BadRequest, CheckpointError, ErrorRecord, ModelNotFound, NotYet
 from lsv.kv.manager import KVManager
+from lsv.processes.orders import WorkerOrder
 from lsv.request.group import RequestGroup
 from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason
@@ -32,11 +33,11 @@ class ReadingExecutor(FakeExecutor):
         self.there: bool | CheckpointError = False
         self.broken = ""
         """The adapter that is damaged; empty for any adapter."""
-        self.asked: list[str] = []
+        self.asked: list[type[WorkerOrder]] = []
 
-    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
-        self.asked.append(order)
-        if order == "load_adapter" and isinstance(self.there, CheckpointError) and self.broken in str(arguments):
+    def control(self, order: WorkerOrder) -> None:
+        self.asked.append(type(order))
+        if isinstance(order, ReadAdapter) and isinstance(self.there, CheckpointError) and self.broken in order.path:
             raise self.there
         if not self.there:
             raise NotYet("it is being read")
@@ -94,7 +95,7 @@ def test_a_request_waits_for_its_adapter_and_others_do_not(engine: Engine[str], 
     assert ended(engine, 20).keys() <= {0}
     assert engine.stats.running == 0
     assert engine.has_work
-    assert set(executor.asked) == {"load_adapter"}
+    assert set(executor.asked) == {ReadAdapter}
     executor.there = True
     assert {id: update.finish for id, update in ended(engine).items()} == dict.fromkeys((1, 2), FinishReason.LENGTH)
     assert [adapter.name for adapter in engine.adapters.listed] == ["one"]
@@ -170,7 +171,7 @@ def test_a_refused_request_takes_nothing_from_the_next_one(
 
 def test_workers_drop_unreachable_adapters(engine: Engine[str], executor: ReadingExecutor, folder: Path) -> None:
     def drops() -> int:
-        return executor.asked.count("drop_adapter")
+        return executor.asked.count(DropAdapter)
 
     executor.there = True
     engine.adapters.load("x", str(folder / "one"))
@@ -215,5 +216,5 @@ def test_what_is_read_while_the_engine_falls_asleep(
     engine.sleep.sleep(1)
     engine.step()
     assert "put to sleep" in told.pop().message
-    assert "load_adapter" not in executor.asked
+    assert ReadAdapter not in executor.asked
     assert not engine.has_work

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from lsv.config import ExpertOptions, OptionValue, Topology
+from lsv.config import ExpertOptions, Topology
 from lsv.engine.engine import Engine
+from lsv.engine.executor import BalanceExperts, CountExperts
 from lsv.engine.messages import ExpertCounts, Submit
 from lsv.errors import EngineDied
+from lsv.processes.orders import WorkerOrder
 from lsv.request.params import SamplingParams
 from lsv.scheduler.policy import Fcfs
 from lsv_testing.fakes.clock import FakeClock
@@ -26,17 +28,17 @@ class Executor(FakeExecutor):
 
     def __init__(self, answer: Mapping[str, float] = ANSWER) -> None:
         super().__init__()
-        self.orders: list[tuple[str, int]] = []
+        self.orders: list[tuple[WorkerOrder, int]] = []
         self.steps, self.answer = 0, answer
 
     def submit(self, *given: Any) -> None:
         super().submit(*given)
         self.steps += 1
 
-    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> Sequence[Mapping[str, float]]:
-        super().control(order, arguments)
+    def control(self, order: WorkerOrder) -> Sequence[Mapping[str, float]]:
+        super().control(order)
         self.orders.append((order, self.steps))
-        return [self.answer] * 4 if order == "balance_experts" else [{}] * 4
+        return [self.answer] * 4 if order == BalanceExperts() else [{}] * 4
 
 
 def run(executor: Executor, tokens: int, experts: ExpertOptions | None, **changes: Any) -> Engine[str]:
@@ -56,18 +58,18 @@ def run(executor: Executor, tokens: int, experts: ExpertOptions | None, **change
 def test_the_last_steps_of_an_interval_are_counted(depth: int) -> None:
     executor = Executor()
     engine = run(executor, 25, ExpertOptions(interval=10, window=4), in_flight=depth)
-    names, steps = zip(*executor.orders, strict=True)
-    assert names[:4] == ("count_experts", "balance_experts") * 2
+    orders, steps = zip(*executor.orders, strict=True)
+    assert orders[:4] == (CountExperts(), BalanceExperts()) * 2
     assert [step - depth < 1 + due <= step + 1 for step, due in zip(steps, (6, 10, 16, 20), strict=False)]
     assert engine.stats.experts is not None
-    assert engine.stats.experts.balanced_total == names.count("balance_experts")
+    assert engine.stats.experts.balanced_total == orders.count(BalanceExperts())
 
 
 def test_where_all_steps_count_none_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     executor = Executor()
     with caplog.at_level(logging.INFO):
         engine = run(executor, 9, ExpertOptions(interval=4, window=4))
-    assert executor.orders[:3] == [("count_experts", 0), ("balance_experts", 4), ("count_experts", 4)]
+    assert executor.orders[:3] == [(CountExperts(), 0), (BalanceExperts(), 4), (CountExperts(), 4)]
     told = ExpertCounts(measured=0.6, expected=0.8, moved_total=8, balanced_total=2)
     assert engine.stats.experts == told, "each of two stages has moved two experts, twice"
     assert "60.0 % of the fullest rank's; with the 4 experts" in caplog.text
@@ -91,10 +93,10 @@ def test_experts_that_stay_are_never_counted(experts: ExpertOptions | None) -> N
 
 def test_a_rank_that_dies_while_experts_move_ends_the_engine() -> None:
     class Dying(Executor):
-        def control(self, order: str, arguments: Mapping[str, OptionValue]) -> Sequence[Mapping[str, float]]:
-            if order == "balance_experts":
+        def control(self, order: WorkerOrder) -> Sequence[Mapping[str, float]]:
+            if order == BalanceExperts():
                 raise EngineDied("rank 1 is gone")
-            return super().control(order, arguments)
+            return super().control(order)
 
     with pytest.raises(EngineDied, match="rank 1 is gone"):
         run(Dying(), 9, ExpertOptions(interval=4, window=4))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from lsv.config import OptionValue
 from lsv.engine.engine import Engine
+from lsv.engine.executor import ReleaseMemory, RestoreMemory
 from lsv.engine.messages import Control, Controlled, Start, Submit, Update
 from lsv.engine.orders.orders import Orders
 from lsv.errors import BadRequest, Unavailable
+from lsv.processes.orders import WorkerOrder
 from lsv.request.params import SamplingParams
 from lsv.scheduler.policy import Fcfs
 from lsv_testing.fakes.clock import FakeClock
@@ -26,15 +26,15 @@ class Executor(FakeExecutor):
 
     def __init__(self) -> None:
         super().__init__()
-        self.orders: list[tuple[str, dict[str, OptionValue]]] = []
+        self.orders: list[WorkerOrder] = []
         self.refused: Exception | None = None
 
-    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> None:
-        super().control(order, arguments)
+    def control(self, order: WorkerOrder) -> None:
+        super().control(order)
         refused, self.refused = self.refused, None
         if refused is not None:
             raise refused
-        self.orders.append((order, dict(arguments)))
+        self.orders.append(order)
 
 
 @pytest.fixture
@@ -66,11 +66,11 @@ def test_an_engine_that_sleeps_takes_no_requests_and_has_forgotten_prefixes(exec
     engine.submit("a", ask(0))
     run(engine)
     engine.sleep.sleep(1)
-    assert executor.orders == [("sleep", {"level": 1})]
+    assert executor.orders == [ReleaseMemory(1)]
     with pytest.raises(Unavailable, match=r"sleeps \(weights, kv_cache\)"):
         engine.submit("a", ask(1))
     engine.sleep.wake_up()
-    assert executor.orders[1:] == [("wake_up", {"tags": "weights,kv_cache"})]
+    assert executor.orders[1:] == [RestoreMemory(("weights", "kv_cache"))]
     engine.submit("a", ask(2))
     assert next(update.start for update in run(engine)) == Start()
     engine.submit("a", ask(3))
@@ -106,7 +106,7 @@ def test_parts_wake_up_one_by_one(executor: Executor) -> None:
     engine.sleep.wake_up(["kv_cache"])  # is awake
     engine.sleep.wake_up(["weights"])
     engine.sleep.wake_up()
-    assert [arguments for _, arguments in executor.orders[1:]] == [{"tags": "kv_cache"}, {"tags": "weights"}]
+    assert executor.orders[1:] == [RestoreMemory(("kv_cache",)), RestoreMemory(("weights",))]
     engine.submit("a", ask(0))
 
 
@@ -114,7 +114,7 @@ def test_who_sleeps_deeply_is_not_put_to_sleep_lightly(executor: Executor) -> No
     engine = make(executor)
     for level in (1, 2, 2, 1):
         engine.sleep.sleep(level)
-    assert executor.orders == [("sleep", {"level": 1}), ("sleep", {"level": 2})]
+    assert executor.orders == [ReleaseMemory(1), ReleaseMemory(2)]
     with pytest.raises(BadRequest, match="weights wake up first"):
         engine.sleep.wake_up(["kv_cache"])
 
@@ -183,7 +183,7 @@ class TestOrders:
         assert run(engine)[-1].finish == "length"
         orders.answer_waiting()
         assert replies == [(1, Controlled(7))]
-        assert executor.orders == [("sleep", {"level": 2})]
+        assert executor.orders == [ReleaseMemory(2)]
         assert announced == ["falling asleep"]
         orders.take(2, Control(8, "wake_up", {"tags": ""}))
         assert replies.pop() == (2, Controlled(8))
@@ -198,7 +198,7 @@ class TestOrders:
         assert [update.error.code for update in run(engine) if update.error is not None] == ["unavailable"]
         orders.answer_waiting()
         assert replies == [(1, Controlled(7))]
-        assert executor.orders == [("sleep", {"level": 1})]
+        assert executor.orders == [ReleaseMemory(1)]
 
     @pytest.mark.parametrize(
         ("order", "why"),

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from lsv import LLM, LoRARequest, SamplingParams
+from lsv.adapters.orders import ReadAdapter
 from lsv.adapters.peft import digest
 from lsv.errors import BadRequest, CheckpointError, ConfigError, NotYet
 from lsv.request.structured import StructuredOutputsParams
@@ -353,12 +354,12 @@ def test_reading_goes_on_beside_steps(
         return read_adapter(*given)
 
     monkeypatch.setattr(store, "read_adapter", read)
-    order = {"id": 9, "path": adapters[0].path, "digest": digest(Path(adapters[0].path)).hex()}
+    order = ReadAdapter(9, adapters[0].path, digest(Path(adapters[0].path)).hex())
     for _ in range(2):
         with pytest.raises(NotYet):
-            worker.control("load_adapter", order)
+            worker.control(order)
     go.set()
     worker.adapters._reading[9].result(30)
-    worker.control("load_adapter", order)
+    worker.control(order)
     assert len(threads) == 1
     assert threads[0] is not threading.current_thread()

@@ -6,12 +6,14 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from lsv.config import EngineConfig, OptionValue
+from lsv.config import EngineConfig
+from lsv.engine.executor import BalanceExperts, CountExperts
 from lsv.engine.messages import ExpertCounts
+from lsv.processes.orders import WorkerOrder
 
 log = logging.getLogger(__name__)
 
-Ask = Callable[[str, Mapping[str, OptionValue]], Sequence[Mapping[str, float]]]
+Ask = Callable[[WorkerOrder], Sequence[Mapping[str, float]]]
 """Has every worker carry out an order once nothing is in flight: what the ranks answer."""
 
 
@@ -39,13 +41,13 @@ class ExpertBalance:
             self._counting, self._began = False, steps
             self.counts = self._even_out(self.counts)
         if not self._counting and steps - self._began >= interval - window:
-            self._ask("count_experts", {})
+            self._ask(CountExperts())
             self._counting = True
 
     def _even_out(self, before: ExpertCounts) -> ExpertCounts:
         """Who shares the experts of a stage answers the same, so its first rank's answer is that of its layers."""
         began = time.perf_counter()
-        answers = self._ask("balance_experts", {})[:: self._ranks]
+        answers = self._ask(BalanceExperts())[:: self._ranks]
         total = {name: sum(answer.get(name, 0.0) for answer in answers) for name in ("mean", "most", "left", "moved")}
         if not total["most"]:
             return before  # nothing was counted: the engine has slept, or computed nothing

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lsv.engine.engine import Engine
+from lsv.engine.executor import StartProfiler, StopProfiler
 from lsv.errors import BadRequest
 
 
@@ -13,4 +14,4 @@ def order_profile(engine: Engine[Any], order: str) -> None:
     if engine.config.profiling is None:
         raise BadRequest("profiles are not enabled: start with --torch-profiler-dir FOLDER, or with --profiler-config")
     engine.sleep.check_awake()
-    engine.control(order, {})
+    engine.control(StartProfiler() if order == "start_profile" else StopProfiler())

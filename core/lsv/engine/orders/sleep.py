@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 
-from lsv.config import EngineConfig, OptionValue
+from lsv.config import EngineConfig
+from lsv.engine.executor import ReleaseMemory, RestoreMemory
 from lsv.errors import BadRequest, Unavailable
+from lsv.processes.orders import WorkerOrder
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +20,7 @@ LEVELS = (1, 2)
 MODES = ("abort", "wait")
 """What becomes of requests that are under way: they end with an error, or are waited for."""
 
-Control = Callable[[str, Mapping[str, OptionValue]], object]
+Control = Callable[[WorkerOrder], object]
 """Carries out an order on every worker, once nothing is in flight."""
 
 
@@ -47,7 +49,7 @@ class Sleep:
         if self.parts == PARTS and level <= self._level:
             return
         self._forget(level > 1)
-        self._control("sleep", {"level": level})
+        self._control(ReleaseMemory(level))
         self._level = max(level, self._level) if "weights" in self.parts else level
         self.parts = PARTS
         log.info("the engine sleeps at level %d", level)
@@ -62,12 +64,12 @@ class Sleep:
         unknown = sorted(set(tags) - set(PARTS))
         if unknown:
             raise BadRequest(f"tags: {', '.join(unknown)}: there are {' and '.join(PARTS)}", param="tags")
-        wanted = [part for part in self.parts if not tags or part in tags]
-        if self._level > 1 and wanted == ["kv_cache"] and "weights" in self.parts:
+        wanted = tuple(part for part in self.parts if not tags or part in tags)
+        if self._level > 1 and wanted == ("kv_cache",) and "weights" in self.parts:
             raise BadRequest("tags: at level 2 the weights wake up first: their size is not known", param="tags")
         if not wanted:
             return
-        self._control("wake_up", {"tags": ",".join(wanted)})
+        self._control(RestoreMemory(wanted))
         self.parts = tuple(part for part in self.parts if part not in wanted)
         log.info("the engine woke up%s", f", but for {', '.join(self.parts)}" if self.parts else "")
 

@@ -6,15 +6,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from lsv.config import EngineConfig, Fit, OptionValue
+from lsv.config import EngineConfig, Fit
 from lsv.errors import ErrorRecord
 from lsv.scheduler.plan import Masks, StepPlan, StepResult
-
-ORDERS = (
-    "reset", "load_adapter", "drop_adapter", "sleep", "wake_up", "start_profile", "stop_profile", "count_experts",
-    "balance_experts",
-)  # fmt: skip
-"""What a ``Control`` may order."""
 
 
 class Start(msgspec.Struct, frozen=True, tag=True):
@@ -49,10 +43,10 @@ class Sampled(msgspec.Struct, frozen=True, tag=True):
 
 
 class Control(msgspec.Struct, frozen=True, tag=True):
-    """See ``Worker.control``."""
+    """A ``WorkerOrder`` as ``encode_order`` gives it."""
 
     order: str
-    arguments: Mapping[str, OptionValue]
+    body: bytes
 
 
 class Controlled(msgspec.Struct, frozen=True, tag=True):

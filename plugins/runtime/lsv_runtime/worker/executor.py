@@ -6,10 +6,11 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from lsv.config import EngineConfig, Fit, OptionValue
+from lsv.config import EngineConfig, Fit
 from lsv.engine.executor import ReportProgress
 from lsv.errors import EngineDied
 from lsv.plugins.catalog import Catalog
+from lsv.processes.orders import WorkerOrder
 from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
 from lsv_runtime.worker.worker import Worker
 
@@ -56,10 +57,10 @@ class InlineExecutor:
     def check(self) -> None:
         """The worker is this process, which its parent looks after."""
 
-    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> Sequence[Mapping[str, float]]:
+    def control(self, order: WorkerOrder) -> Sequence[Mapping[str, float]]:
         """See ``Worker.control``."""
         assert self._worker is not None, "the executor has not been started"
-        return [self._worker.control(order, arguments)]
+        return [self._worker.control(order)]
 
     def stop(self) -> None:
         if self._worker is not None:

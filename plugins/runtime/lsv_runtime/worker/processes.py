@@ -15,12 +15,13 @@ from typing import Literal
 
 import msgspec
 
-from lsv.config import EngineConfig, Fit, OptionValue
+from lsv.config import EngineConfig, Fit
 from lsv.engine.executor import ReportProgress
 from lsv.errors import EngineDied, LsvError, from_record
 from lsv.plugins.catalog import Catalog
 from lsv.processes.child import Child
 from lsv.processes.folder import PrivateFolder
+from lsv.processes.orders import WorkerOrder, encode_order, name_of
 from lsv.processes.peer import Peer
 from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
 from lsv_runtime.worker.channel import (
@@ -45,8 +46,6 @@ _LAST_SECONDS = 1.0
 """What a worker gets to end by itself once it has closed its channel."""
 _BESIDE_SECONDS = 0.5
 """In which a rank that is gone is found to be so, where another one has failed of that."""
-_LONG = ("sleep", "wake_up", "start_profile", "stop_profile")
-"""Orders that may take as long as loading does: all weights are copied, or all that was recorded is written."""
 
 
 class RankLink(Peer[Order, Report]):
@@ -204,11 +203,11 @@ class RanksExecutor(abc.ABC):
                 if time.monotonic() - max(rank.heard, self._settled) > self._limit:
                     raise self._hang(f"rank {rank.rank} has said nothing for {self._limit:g} s: its worker hangs")
 
-    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> Sequence[Mapping[str, float]]:
+    def control(self, order: WorkerOrder) -> Sequence[Mapping[str, float]]:
         """See ``Worker.control``; raises what the first rank refuses it with, once all have answered."""
-        self._send(Control(order, arguments), self._ranks)
+        self._send(Control(*encode_order(order)), self._ranks)
         answers: dict[int, Controlled] = {}
-        limit = self._load_limit if order in _LONG else self._limit
+        limit = self._load_limit if order.announces else self._limit
         deadline = time.monotonic() + limit
         with self._one_fate():
             try:
@@ -218,7 +217,7 @@ class RanksExecutor(abc.ABC):
                     if len(answers) == len(self._ranks):
                         break
             except TimeoutError:
-                raise self._hang(f"the order {order} took more than {limit:g} s: a worker hangs") from None
+                raise self._hang(f"the order {name_of(order)} took more than {limit:g} s: a worker hangs") from None
         errors = [answers[rank].error for rank in sorted(answers)]
         refused = next((error for error in errors if error is not None), None)
         if refused is not None:

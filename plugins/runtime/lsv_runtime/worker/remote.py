@@ -126,7 +126,7 @@ def _serve(channel: Channel[Report | Failed, Order], started: Callable[[], objec
 
 def _control(worker: Worker, order: Control) -> Controlled:
     try:
-        return Controlled(answer=worker.control(order.order, order.arguments))
+        return Controlled(answer=worker.control(worker.orders.read(order.order, order.body)))
     except LsvError as error:
         return Controlled(error.record())
 

@@ -7,19 +7,23 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
-from lsv.config import EngineConfig, Fit, OptionValue
+from lsv.adapters.orders import DropAdapter, ReadAdapter
+from lsv.config import EngineConfig, Fit
+from lsv.engine import executor
 from lsv.engine.executor import ReportProgress
 from lsv.errors import BadRequest, ConfigError
 from lsv.plugins.catalog import Catalog
+from lsv.processes.orders import OrderTable, WorkerOrder
 from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
 from lsv_runtime.adapters.store import AdapterStore
 from lsv_runtime.devices.device import Device, Event
@@ -30,7 +34,6 @@ from lsv_runtime.nn.pooling.states import Pool
 from lsv_runtime.nn.sampling import Sampling
 from lsv_runtime.pipeline.meeting import Meeting
 from lsv_runtime.pipeline.stage import Stage
-from lsv_runtime.worker.channel import ORDERS
 from lsv_runtime.worker.checks.finiteness import make_check
 from lsv_runtime.worker.encoder import MediaEncoder, make_media_encoder
 from lsv_runtime.worker.experts.shared import SharedExperts
@@ -56,6 +59,8 @@ _WITHOUT_MEMORY = (
     "over more devices by --tensor-parallel-size or --pipeline-parallel-size"
 )
 
+Handler = Callable[[Any], Mapping[str, float] | None]
+"""Carries out an order of one type, and may answer it."""
 Fail = Callable[[ResultBuilder, Exception], None]
 """Fails the rows of a step; raises the error where that is not enough."""
 
@@ -126,6 +131,7 @@ class Worker:
         self._mover: BlockMover | None = None
         self._in_flight: deque[InFlight] = deque()
         self._finished = 0.0
+        self.orders = OrderTable("workers know", ConfigError, self._handlers())
 
     @torch.inference_mode()
     def start(self, report: ReportProgress) -> Fit:
@@ -193,44 +199,42 @@ class Worker:
         assert self._adapters is not None, "adapters are not enabled"
         return self._adapters
 
+    @property
+    def resident(self) -> ResidentModel:
+        assert self._resident is not None, "the worker has not been started"
+        return self._resident
+
     @torch.inference_mode()
-    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> Mapping[str, float]:
-        """Carry out an order: ``load_adapter`` with its ``id``, ``path`` and ``digest``, ``drop_adapter`` with its
-        ``id``, ``sleep`` with its ``level``, ``wake_up`` with its ``tags``. What it answers; most answer nothing.
+    def control(self, order: WorkerOrder) -> Mapping[str, float]:
+        """Carry out an order, and return its answer, which most orders leave empty.
 
         Raises ``NotYet`` for an adapter that is still being read, ``CheckpointError`` for one that does not fit or a
         checkpoint that has changed, ``Unavailable`` where memory is short, ``ConfigError`` for an unknown order.
         """
-        if order == "load_adapter":
-            self.adapters.load(int(arguments["id"] or 0), str(arguments["path"]), str(arguments["digest"]))
-        elif order == "drop_adapter":
-            self.adapters.drop(int(arguments["id"] or 0))
-        elif order == "sleep":
-            self._sleep(int(arguments["level"] or 0))
-        elif order == "wake_up":
-            self._wake_up(str(arguments["tags"]).split(","))
-        elif order in ("start_profile", "stop_profile"):
-            self._profile(order)
-        elif order in ("count_experts", "balance_experts") and self._resident is not None:
-            return self._resident.order_experts(order)
-        elif order != "reset":  # cached blocks are the scheduler's: there is nothing to forget
-            raise ConfigError(f"unknown order {order!r}: workers know {', '.join(ORDERS)}")
-        return {}
+        return self.orders.find(order)(order) or {}
 
-    def _profile(self, order: str) -> None:
+    def _handlers(self) -> Mapping[type[WorkerOrder], Handler]:
+        return {
+            executor.Reset: lambda _: None,  # cached blocks are the scheduler's: there is nothing to forget
+            ReadAdapter: lambda order: self.adapters.load(order.id, order.path, order.digest),
+            DropAdapter: lambda order: self.adapters.drop(order.id),
+            executor.ReleaseMemory: lambda order: self._sleep(order.level),
+            executor.RestoreMemory: lambda order: self._wake_up(order.parts),
+            executor.StartProfiler: lambda _: self._open_profiler().start(self.resident.loaded.declared.model),
+            executor.StopProfiler: lambda _: self._open_profiler().stop(),
+            executor.CountExperts: lambda _: self.resident.count_experts(),
+            executor.BalanceExperts: lambda _: self.resident.balance_experts(),
+        }
+
+    def _open_profiler(self) -> Profiler:
         assert self._config.profiling is not None, "profiles are not enabled"
-        assert self._resident is not None
         assert self._device is not None
         self._profiler = self._profiler or Profiler(self._config.profiling, self._device, self._rank)
-        if order == "start_profile":
-            self._profiler.start(self._resident.loaded.declared.model)
-        else:
-            self._profiler.stop()
+        return self._profiler
 
     def _sleep(self, level: int) -> None:
         """Give back what the model, its cache and captured steps take of the device's memory, see ``ResidentModel``."""
         assert self._device is not None
-        assert self._resident is not None
         if self._profiler is not None and self._profiler.running:
             raise BadRequest("a profile is being recorded: stop that first")
         self._device.synchronize()
@@ -238,14 +242,13 @@ class Worker:
             self._mover.forget()
         self._media, self._runner, self._adapters = MediaEncoder(None, self._device.torch_device), None, None
         self._sampling, self._pool, self._drafter = Sampling(), Pool(), None
-        self._resident.sleep(level)
+        self.resident.sleep(level)
 
-    def _wake_up(self, parts: Collection[str]) -> None:
+    def _wake_up(self, parts: Sequence[str]) -> None:
         assert self._device is not None
-        assert self._resident is not None
-        self._resident.wake_up(parts)
-        if self._resident.awake and self._runner is None:
-            self._make_runner(self._device, self._resident, lambda *_: None)
+        self.resident.wake_up(parts)
+        if self.resident.awake and self._runner is None:
+            self._make_runner(self._device, self.resident, lambda *_: None)
 
     @property
     def in_flight(self) -> int:

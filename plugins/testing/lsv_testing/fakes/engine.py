@@ -24,6 +24,7 @@ from lsv.kv.spec import KVGroup
 from lsv.offers import ExecutorOffer, PlacerOffer, PlatformOffer
 from lsv.platform import Platform
 from lsv.plugins.catalog import Catalog
+from lsv.processes.orders import WorkerOrder
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
 from lsv_runtime.devices.device import Device
@@ -148,9 +149,9 @@ class FakeExecutor:
             raise EngineDied("a worker is gone")
         self._inner.check()
 
-    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> Sequence[Mapping[str, float]]:
+    def control(self, order: WorkerOrder) -> Sequence[Mapping[str, float]]:
         assert self._inner is not None
-        return self._inner.control(order, arguments)
+        return self._inner.control(order)
 
     def stop(self) -> None:
         if self._inner is not None:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from lsv.config import EngineConfig, Fit, OptionValue
+from lsv.config import EngineConfig, Fit
 from lsv.engine.executor import Executor, ReportProgress
 from lsv.errors import EngineDied
+from lsv.processes.orders import WorkerOrder
 from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
 
 
@@ -58,8 +59,8 @@ class FaultInjector:
     def check(self) -> None:
         self._executor.check()
 
-    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> Sequence[Mapping[str, float]]:
-        return self._executor.control(order, arguments)
+    def control(self, order: WorkerOrder) -> Sequence[Mapping[str, float]]:
+        return self._executor.control(order)
 
     def stop(self) -> None:
         self._executor.stop()

@@ -8,10 +8,11 @@ from functools import partial
 
 import msgspec
 
-from lsv.config import EngineConfig, Fit, OptionValue
+from lsv.config import EngineConfig, Fit
 from lsv.engine.executor import ReportProgress
 from lsv.kv.blocks import NULL_BLOCK
 from lsv.kv.spec import KVGroup
+from lsv.processes.orders import WorkerOrder
 from lsv.request.media import Media
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import AwaitMasks, Kind, Logprobs, Masks, StepPlan, StepResult
@@ -123,7 +124,7 @@ class FakeWorker:
     def check(self) -> None:
         """It can't hang."""
 
-    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> Sequence[Mapping[str, float]]:
+    def control(self, order: WorkerOrder) -> Sequence[Mapping[str, float]]:
         assert not self._results, "an order came while steps are in flight"
         return ()
 

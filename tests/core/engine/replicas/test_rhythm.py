@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from lsv.config import ExpertOptions, OptionValue, Topology
+from lsv.config import ExpertOptions, Topology
 from lsv.engine.engine import Engine
+from lsv.engine.executor import BalanceExperts, CountExperts
 from lsv.engine.messages import Submit
 from lsv.engine.replicas.rhythm import Pipes, Rhythm, open_pipes
+from lsv.processes.orders import WorkerOrder
 from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Kind, StepPlan
 from lsv.scheduler.policy import Fcfs
@@ -30,16 +32,16 @@ class Executor(FakeExecutor):
         super().__init__()
         self.depth = depth
         self.plans: list[StepPlan] = []
-        self.orders: list[tuple[int, str]] = []
+        self.orders: list[tuple[int, WorkerOrder]] = []
         """Orders, and how many plans were before each."""
 
     def submit(self, plan: StepPlan, *given: Any) -> None:
         self.plans.append(plan)
         super().submit(plan, *given)
 
-    def control(self, order: str, arguments: Mapping[str, OptionValue]) -> Sequence[Mapping[str, float]]:
+    def control(self, order: WorkerOrder) -> Sequence[Mapping[str, float]]:
         self.orders.append((len(self.plans), order))
-        return super().control(order, arguments)
+        return super().control(order)
 
 
 def has_work(engine: Engine[str]) -> bool:
@@ -156,7 +158,7 @@ def test_an_engine_without_requests_takes_the_steps_of_the_other(depths: tuple[i
     assert [plan.step for plan in executors[1].plans] == list(range(steps[1]))
     assert executors[0].orders == executors[1].orders
     assert dict(executors[0].orders[:4]) == {
-        1: "count_experts", 4: "balance_experts", 5: "count_experts", 8: "balance_experts",
+        1: CountExperts(), 4: BalanceExperts(), 5: CountExperts(), 8: BalanceExperts(),
     }  # fmt: skip
     for engine in engines:
         engine.close()

@@ -15,7 +15,9 @@ import pytest
 
 from lsv import plugins
 from lsv.config import EngineConfig, Topology
+from lsv.engine.executor import ReleaseMemory, Reset, StopProfiler
 from lsv.errors import ConfigError, EngineDied, LsvError
+from lsv.processes.orders import WorkerOrder
 from lsv.processes.wire import Failed, encode_frame
 from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Begin, Grown, Kind, Rows, StepPlan
@@ -94,6 +96,16 @@ def test_stages_draw_as_one_rank_does(checkpoints: Callable[..., Path], topology
         executor.stop()
         config = msgspec.structs.replace(config, topology=topology, in_flight=2)
     assert answers[0] == answers[1]
+
+
+class Polish(WorkerOrder, frozen=True):
+    """An order that workers do not know."""
+
+
+def test_ranks_refuse_an_unknown_order_and_go_on(two_ranks: ProcessesExecutor) -> None:
+    with pytest.raises(ConfigError, match="unknown order 'polish': workers know reset, read_adapter"):
+        two_ranks.control(Polish())
+    assert two_ranks.control(Reset()) == [{}, {}]
 
 
 def test_ranks_meet_where_others_can_not_come(two_ranks: ProcessesExecutor) -> None:
@@ -215,15 +227,15 @@ def test_an_order_to_a_rank_that_has_ended_raises_its_last_words(checkpoints: Ca
     rank.end()
 
 
-@pytest.mark.parametrize("order", ["sleep", "stop_profile"])
-def test_writing_a_profile_or_falling_asleep_may_take_longer_than_a_step(order: str) -> None:
+@pytest.mark.parametrize("order", [ReleaseMemory(1), StopProfiler()])
+def test_writing_a_profile_or_falling_asleep_may_take_longer_than_a_step(order: WorkerOrder) -> None:
     executor = ProcessesExecutor(plugins.load(("cpu", "models")).catalog)
     here, there = socket.socketpair()
     executor._ranks, executor._limit, executor._load_limit = [RankLink(0, here)], 0.02, 30.0
     answer = threading.Timer(0.2, lambda: there.sendall(encode_frame(Controlled())))
     answer.start()
     with there:
-        executor.control(order, {})
+        executor.control(order)
         answer.join()
     executor.stop()
 

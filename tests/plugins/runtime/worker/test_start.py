@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from lsv.engine.executor import Reset
 from lsv.errors import ConfigError, EngineDied
 from lsv.offers import AttentionOffer
+from lsv.processes.orders import WorkerOrder
 from lsv.scheduler.plan import Kind, Rows, StepPlan
 from lsv_runtime.attention.dense import DenseAttention
 from lsv_runtime.devices.shapes import Shape
@@ -154,12 +156,16 @@ def test_a_backend_that_was_asked_for_is_refused(checkpoints: Checkpoints, make_
         worker.start(no_report)
 
 
+class Polish(WorkerOrder, frozen=True):
+    """An order that workers do not know."""
+
+
 def test_the_inline_executor_runs_plans(executor: InlineExecutor, device: Any) -> None:
     executor.submit(StepPlan(step=3, kind=Kind.IDLE))
     assert executor.collect(1.0).step == 3
-    executor.control("reset", {})
-    with pytest.raises(ConfigError, match="'polish'"):
-        executor.control("polish", {})
+    executor.control(Reset())
+    with pytest.raises(ConfigError, match="unknown order 'polish': workers know reset, read_adapter"):
+        executor.control(Polish())
     executor.stop()
     assert device.closed
 

@@ -95,14 +95,16 @@ class ResidentModel:
             yield
         self._stages.tell("Warm-up")
 
-    def order_experts(self, order: str) -> Mapping[str, float]:
-        """``count_experts`` or ``balance_experts``, which answers as ``ExpertBalancer.balance``."""
+    def count_experts(self) -> None:
+        """See ``ExpertBalancer.count``."""
         assert self._balancer is not None, "experts stay where they are"
-        if order == "balance_experts":
-            self._device.synchronize()
-            return self._balancer.balance()
         self._balancer.count()
-        return {}
+
+    def balance_experts(self) -> Mapping[str, float]:
+        """See ``ExpertBalancer.balance``."""
+        assert self._balancer is not None, "experts stay where they are"
+        self._device.synchronize()
+        return self._balancer.balance()
 
     def sleep(self, level: int) -> None:
         """Give back the cache, and the device's memory of the weights: the host keeps them, or at level 2 nobody.
