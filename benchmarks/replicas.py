@@ -28,6 +28,7 @@ from checkpoints import SHAPES
 from simulate.fleet import TakingTurns
 
 from lsv.config import EngineConfig, Topology
+from lsv.engine.orders.order import ResetPrefixCache
 from lsv.engine.replicas.replica_set import ReplicaSet
 from lsv.engine.replicas.router import Router
 from lsv.engine.replicas.supervisors import Supervisors
@@ -79,7 +80,7 @@ async def chats(options: argparse.Namespace, folder: Path) -> None:
     async with opened(configure(options, folder, 2), [TakingTurns(), Router()]) as clients:
         for turn in range(options.rounds):
             for name, client in zip(("turns", "prefix"), clients, strict=True):
-                await client.reset_prefix_cache()
+                await client.order(ResetPrefixCache())
                 before = client.stats
                 began = time.perf_counter()
                 users = (chat(client, options, f"{name} {turn} {user}") for user in range(options.users))

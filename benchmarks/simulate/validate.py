@@ -11,6 +11,7 @@ from pathlib import Path
 from replicas import configure, opened
 
 from lsv.config import EngineConfig
+from lsv.engine.orders.order import ResetPrefixCache
 from lsv.engine.replicas.router import Router
 from simulate.figures import Figures
 from simulate.fleet import Shape
@@ -45,7 +46,7 @@ def _configure(options: argparse.Namespace, load: Load, folder: Path) -> EngineC
 async def _validate(options: argparse.Namespace, load: Load, config: EngineConfig) -> None:
     async with opened(config, [Router()]) as (client,):
         times = await measure_engines(client.replicas, config, 0.0, options.model)
-        await client.reset_prefix_cache()
+        await client.order(ResetPrefixCache())
         fleet = LiveFleet(client)
         Crowd(LiveClock(), load, config.block_size, fleet.submit)  # type: ignore[arg-type]
         await asyncio.sleep(options.seconds)

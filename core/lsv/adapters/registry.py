@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +14,7 @@ from lsv.adapters import peft
 from lsv.adapters.orders import DropAdapter, ReadAdapter
 from lsv.adapters.reading.process import look
 from lsv.config import AdapterOptions, Confinement, EngineConfig
-from lsv.errors import BadRequest, CheckpointError, EngineDied, ErrorRecord, LsvError, ModelNotFound, NotYet
+from lsv.errors import BadRequest, CheckpointError, EngineDied, LsvError, ModelNotFound, NotYet
 from lsv.processes.orders import WorkerOrder
 from lsv.request.adapter import Adapter, owner_of
 
@@ -166,22 +166,6 @@ class AdapterRegistry:
         for loading in tuple(self._loading):
             self._end(loading, error)
         self._drop_unused()
-
-    def carry_out(self, order: str, arguments: Mapping[str, str], then: Callable[[ErrorRecord | None], None]) -> None:
-        """Run ``load_adapter`` or ``unload_adapter``, then call ``then`` with None or the error."""
-        name = arguments.get("name", "")
-        try:
-            if order == "load_adapter":
-
-                def tell(adapter: Adapter | None, error: LsvError | None) -> None:
-                    then(None if error is None else error.record())
-
-                return self.begin(name, arguments.get("path", ""), tell, replace="replace" in arguments)
-            self.unload(name)
-        except LsvError as error:
-            then(error.record())
-        else:
-            then(None)
 
     def unload(self, name: str) -> None:
         """Remove an adapter's name. Workers drop the adapter once no request uses it. Raises ``ModelNotFound``."""

@@ -11,6 +11,7 @@ from lsv.adapters.registry import resolve
 from lsv.config import EngineConfig, Fit
 from lsv.engine.admission import Admission
 from lsv.engine.messages import Stats
+from lsv.engine.orders.order import Order
 from lsv.errors import EngineDied, LsvError, ModelNotFound
 from lsv.request.adapter import OPERATOR, Adapter, Viewer, owner_of
 from lsv.request.outputs import Chunk, RequestRecord, Timings
@@ -118,34 +119,10 @@ class Client(Protocol):
         """Timings of running requests since the last call. Records of ended requests have the rest."""
         ...
 
-    async def load_adapter(self, name: str, path: str, *, replace: bool = False) -> None:
-        """Serve an adapter by a name. Raises ``BadRequest`` for one that can't be served, and for a taken name."""
-        ...
+    async def order(self, order: Order) -> None:
+        """Have the engine carry out an order, such as ``lsv.engine.orders.sleep.Sleep``. Returns when that is done.
 
-    async def unload_adapter(self, name: str) -> None:
-        """Serve an adapter no more, except to requests that have begun. Raises ``ModelNotFound``."""
-        ...
-
-    async def sleep(self, level: int = 1, mode: str = "abort") -> None:
-        """Have the engine give memory back: the KV cache, and the weights, which the host keeps at level 1 and which
-        are read again at level 2. Returns when that is done.
-
-        Requests that are under way end with ``Unavailable``, or with mode ``"wait"`` are waited for. Raises
-        ``BadRequest`` where sleeping is not enabled.
-        """
-        ...
-
-    async def wake_up(self, tags: Sequence[str] = ()) -> None:
-        """Have the engine take memory again, for ``weights`` and ``kv_cache`` or those of them that ``tags`` names.
-
-        Raises ``BadRequest``, and ``Unavailable`` where there is too little memory.
-        """
-        ...
-
-    async def profile(self, *, start: bool) -> None:
-        """Have the engine record a profile, or write down what it has recorded.
-
-        Raises ``BadRequest`` where profiles are not enabled, or one is being recorded already, or none.
+        Raises the error that the order is refused with, ``Unavailable`` or ``EngineDied``.
         """
         ...
 

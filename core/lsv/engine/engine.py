@@ -17,7 +17,8 @@ from lsv.config import EngineConfig, Fit
 from lsv.engine.executor import Executor, ReportProgress
 from lsv.engine.messages import STEP_TOKENS, Finish, Stats, Submit, Update
 from lsv.engine.orders.experts import ExpertBalance
-from lsv.engine.orders.sleep import Sleep
+from lsv.engine.orders.sleep import SleepState
+from lsv.engine.orders.table import make_table
 from lsv.engine.replicas.rhythm import Rhythm
 from lsv.engine.report import ItlLog, PreemptionLog
 from lsv.engine.scheduling import make_cache, make_scheduler
@@ -58,27 +59,24 @@ class Engine(Generic[Owner]):
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Without a ``guide``, requests whose answers must have a form are refused; ``rhythm`` is that of replicas."""
-        self.config, self.rhythm = config, rhythm
+        self.config, self.rhythm, self.stalled = config, rhythm, False
         self.failure: EngineDied | None = None
-        self.stalled = False
-        self._executor = executor
-        self._policy = policy
-        self._guide = guide
+        self._executor, self._policy, self._guide = executor, policy, guide
         self._searches, self._fetches = BeamSearches(config), Fetches(config)
         self.adapters = AdapterRegistry(config, self.control, lambda: self._started.adapters)
-        self.sleep = Sleep(config, self.control, self._forget_cached)
-        self._experts = ExpertBalance(config, self.control)
-        self._now = now
+        self.sleep = SleepState(config, self.control, forget=self._forget_cached, refuse_all=self.refuse_all)
+        self.orders = make_table(
+            config, self.control, self.sleep, self.adapters, lambda: self._started.reset_prefix_cache()
+        )
+        self._experts, self._now = ExpertBalance(config, self.control), now
         self._scheduler: Scheduler | None = None
         self._open: dict[int, OpenRequest[Owner]] = {}
         self._ids: dict[tuple[Owner, int], int] = {}
         self._updates: Outgoing[Owner] = Outgoing()
         self._in_flight: deque[StepPlan] = deque()
-        self._submitted = 0
-        self._preemptions = PreemptionLog()
-        self._itl = ItlLog(config.max_itl_ms)
-        self._steps = self._broken = self._nonfinite = self._unwarmed = self._rejected = self._tokens = 0
-        self._step_seconds = self._model_seconds = 0.0
+        self._preemptions, self._itl = PreemptionLog(), ItlLog(config.max_itl_ms)
+        self._submitted = self._steps = self._broken = self._nonfinite = self._unwarmed = self._rejected = 0
+        self._tokens, self._step_seconds, self._model_seconds = 0, 0.0, 0.0
         self._step_tokens = [0] * (len(STEP_TOKENS) + 1)
 
     def start(self, progress: ReportProgress) -> Fit:
@@ -102,6 +100,11 @@ class Engine(Generic[Owner]):
         if self._guide is not None:
             self._guide.stop()
         self._scheduler = None
+
+    @property
+    def unfinished(self) -> int:
+        """Requests that have not ended."""
+        return len(self._open)
 
     @property
     def has_work(self) -> bool:
@@ -192,9 +195,6 @@ class Engine(Generic[Owner]):
         """Put something around the executor, or take it away again."""
         self._settle_all()
         self._executor = around(self._executor)
-
-    def reset_prefix_cache(self) -> None:
-        self._started.reset_prefix_cache()
 
     def _forget_cached(self, host: bool) -> None:
         """The workers' cache, their embeddings of media and maybe host memory are about to go; no request has any."""

@@ -7,8 +7,6 @@ of that connection. About once a second there is a ``Beat``, to clients and to t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import msgspec
 
 from lsv.config import EngineConfig, Fit
@@ -20,7 +18,7 @@ from lsv.request.spec import RequestSpec
 from lsv.scheduler.outcome import AdapterRequests, OffloadCounts, SpeculationCounts
 from lsv.scheduler.plan import Logprobs
 
-PROTOCOL = 6
+PROTOCOL = 7
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -76,12 +74,10 @@ class Control(msgspec.Struct, frozen=True, tag=True):
     """Names the order on this connection."""
 
     order: str
-    """One of ``lsv.engine.orders.orders.KNOWN``."""
+    """The name of its type, a subclass of ``lsv.engine.orders.order.Order``. The engine's table says which it knows."""
 
-    arguments: Mapping[str, str] = {}
-    """For adapters their ``name``; to load one its ``path``, and ``replace`` where it takes the name from another.
-    To sleep the ``level``, and in ``mode`` what becomes of requests; to wake up the ``tags``, parts joined by commas.
-    """
+    body: bytes
+    """The record as msgpack, see ``lsv.processes.orders.encode_order``."""
 
 
 ClientMessage = Hello | Submit | Abort | Finish | Control

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ import msgspec
 from lsv.config import EngineConfig, Fit
 from lsv.engine.admission import check_media_size
 from lsv.engine.client import EngineStatus, Vector
-from lsv.engine.client_base import read_vector
+from lsv.engine.client_base import ClientBase, read_vector
 from lsv.engine.inbox import Inbox
 from lsv.engine.messages import (
     Abort,
@@ -36,12 +35,13 @@ from lsv.engine.messages import (
     Tokens,
     Update,
 )
-from lsv.engine.orders.client import OrderingClient
+from lsv.engine.orders.order import Drain, Order
 from lsv.engine.sharing import shared_media
 from lsv.engine.supervision import state as supervision
 from lsv.engine.supervision.silence import Silence
 from lsv.errors import EngineDied, LsvError, Overloaded, Unavailable, from_record
 from lsv.plugins import Plugins
+from lsv.processes.orders import encode_order
 from lsv.processes.wire import FrameReader, encode_frame
 from lsv.request.outputs import Chunk
 from lsv.request.spec import RequestSpec
@@ -67,7 +67,7 @@ def _never(_: LsvError) -> bool:
     return False
 
 
-class SocketClient(OrderingClient):
+class SocketClient(ClientBase):
     """Talks to the engine at ``address``, and to the one that its supervisor starts there in its place.
 
     ``start`` and everything else must be called in one event loop.
@@ -83,8 +83,7 @@ class SocketClient(OrderingClient):
         plugins: Plugins | None = None,
     ) -> None:
         super().__init__(config, tokenizer, plugins=plugins)
-        self.media = media
-        self.address = address
+        self.media, self.address = media, address
         self._status = EngineStatus(state="loading", stage="starting")
         self._watchers: list[Callable[[], None]] = []
         self._settled = asyncio.Event()
@@ -92,7 +91,6 @@ class SocketClient(OrderingClient):
         self._stats = Stats()
         self._inboxes: dict[int, Inbox] = {}
         self._orders: dict[int, asyncio.Future[None]] = {}
-        self._numbers = itertools.count()
         self._writer: asyncio.StreamWriter | None = None
         self._silence = Silence(config.load_timeout, config.beat_interval)
         self._failure: LsvError | None = None
@@ -185,6 +183,13 @@ class SocketClient(OrderingClient):
             if over:
                 self._report_pooling(submit, answers, time.monotonic() - began)
 
+    async def order(self, order: Order) -> None:
+        """See ``Client``. After ``Drain`` the engine takes no requests ever again."""
+        self._check_ready(or_asleep=order.while_asleep and not isinstance(order, Drain))
+        if isinstance(order, Drain):
+            self._set_status(EngineStatus(state="draining"))
+        await self._send_order(order)
+
     async def close(self, *, drain: float = 0.0) -> None:
         """Leave the engine, which its supervisor stops; open requests get at most ``drain`` seconds to end."""
         self._closing = True
@@ -192,7 +197,7 @@ class SocketClient(OrderingClient):
             self._set_status(EngineStatus(state="draining"))
             if drain > 0:
                 with suppress(TimeoutError, LsvError):
-                    await asyncio.wait_for(self._send_order("drain"), drain)
+                    await asyncio.wait_for(self._send_order(Drain()), drain)
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -206,17 +211,14 @@ class SocketClient(OrderingClient):
 
     # Requests
 
-    def _check_ready(self) -> None:
-        self._check_alive()
-        if self._status.state == "sleeping":
-            raise Unavailable(f"the engine sleeps ({self._status.stage}): wake it up with POST /wake_up first")
-
-    def _check_alive(self) -> None:
+    def _check_ready(self, *, or_asleep: bool = False) -> None:
         status = self._status
         if status.state == "dead":
             raise EngineDied(f"the engine is gone: {status.error}")
         if status.state not in ("ready", "sleeping"):
             raise Unavailable(f"the engine takes no requests now: {status.state} {status.stage}".rstrip())
+        if status.state == "sleeping" and not or_asleep:
+            raise Unavailable(f"the engine sleeps ({status.stage}): wake it up with POST /wake_up first")
 
     def _submit(self, submit: Submit, inbox: Inbox) -> None:
         if self._writer is not None and self._writer.transport.get_write_buffer_size() > _MOST_UNSENT:
@@ -230,11 +232,12 @@ class SocketClient(OrderingClient):
         if still_open and self._writer is not None:
             self._send(Abort((id,)))
 
-    async def _send_order(self, order: str, arguments: Mapping[str, str] = {}) -> None:
-        number = next(self._numbers)
+    async def _send_order(self, order: Order) -> None:
+        """Raises the error that the order is refused with, or ``EngineDied``."""
+        number = next(self._ids)
         done = self._orders[number] = asyncio.get_running_loop().create_future()
         try:
-            self._send(Control(number, order, arguments))
+            self._send(Control(number, *encode_order(order)))
             await done
         finally:
             del self._orders[number]

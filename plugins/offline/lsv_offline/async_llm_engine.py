@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lsv.config import EngineConfig
 from lsv.engine.connect import open_client
+from lsv.engine.orders.adapters import LoadAdapter
+from lsv.engine.orders.profiles import StartProfile, StopProfile
+from lsv.engine.orders.sleep import Sleep, WakeUp
 from lsv.engine.replicas.supervisors import Supervisors
 from lsv.errors import BadRequest, ConfigError, EngineDied, LsvError
 from lsv.media.options import MediaOptions
@@ -165,7 +168,7 @@ class AsyncLLMEngine:
         await self._ready()
         async with self._loading:
             if self._asked_adapters.is_new(adapter, self._client.adapters):
-                await self._client.load_adapter(adapter.name, adapter.path, replace=True)
+                await self._client.order(LoadAdapter(adapter.name, adapter.path, replace=True))
             self._asked_adapters.note(adapter)
         return adapter.name
 
@@ -198,20 +201,20 @@ class AsyncLLMEngine:
     async def sleep(self, level: int = 1, mode: str = "abort") -> None:
         """Give memory back, see ``LLM.sleep``; with mode ``"wait"`` when all requests have ended."""
         await self._ready()
-        await self._client.sleep(level, mode)
+        await self._client.order(Sleep(level, mode))
 
     async def wake_up(self, tags: Sequence[str] | None = None) -> None:
         """Take memory again, see ``LLM.wake_up``."""
-        await self._client.wake_up(tags or ())
+        await self._client.order(WakeUp(tuple(tags or ())))
 
     async def start_profile(self) -> None:
         """Record a profile from now on, where ``profiler_config`` or ``torch_profiler_dir`` says how."""
         await self._ready()
-        await self._client.profile(start=True)
+        await self._client.order(StartProfile())
 
     async def stop_profile(self) -> None:
         """Write the profile."""
-        await self._client.profile(start=False)
+        await self._client.order(StopProfile())
 
     async def is_sleeping(self) -> bool:
         return self._client.status.state == "sleeping"

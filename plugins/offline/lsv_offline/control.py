@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from lsv.engine.executor import Executor
+from lsv.engine.orders.profiles import StartProfile, StopProfile
+from lsv.engine.orders.sleep import Sleep, WakeUp
 from lsv_offline.inline_client import InlineClient
 from lsv_offline.timeline import Timeline
 
@@ -24,13 +26,13 @@ class ControlMethods:
 
         Raises ``BadRequest`` without ``enable_sleep_mode=True``.
         """
-        self._control.sleep(level, mode)
+        self._control.order(Sleep(level, mode))
 
     def wake_up(self, tags: Collection[str] | None = None) -> None:
         """Take memory again, all or for ``"weights"`` or ``"kv_cache"`` alone; at level 2 weights are read from the
         checkpoint again. Prompts are refused until all is there.
         """
-        self._control.wake_up(tags or ())
+        self._control.order(WakeUp(tuple(tags or ())))
 
     @property
     def is_sleeping(self) -> bool:
@@ -38,11 +40,11 @@ class ControlMethods:
 
     def start_profile(self) -> None:
         """Record a profile from now on. Raises ``BadRequest`` without ``profiler_config`` or ``torch_profiler_dir``."""
-        self._control.profile(start=True)
+        self._control.order(StartProfile())
 
     def stop_profile(self) -> None:
         """Write the profile into its folder."""
-        self._control.profile(start=False)
+        self._control.order(StopProfile())
 
     @contextmanager
     def timeline(self) -> Iterator[Timeline]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 import msgspec
@@ -13,13 +13,16 @@ from lsv.engine.client_base import ClientBase
 from lsv.engine.engine import Engine
 from lsv.engine.executor import Executor
 from lsv.engine.messages import Stats, Submit, Update
-from lsv.engine.orders.profiles import order_profile
+from lsv.engine.orders.order import Order
 from lsv.engine.stream import OutputStream
-from lsv.errors import BadRequest, EngineDied, LsvError, Unavailable
+from lsv.errors import BadRequest, EngineDied, LsvError
 from lsv.plugins import Plugins
 from lsv.request.outputs import Chunk
 from lsv.request.spec import RequestSpec
 from lsv.text.tokenizer import Tokenizer
+
+_PAUSE = 0.001
+"""Seconds between looks at what an order has begun."""
 
 
 class StepOutput(msgspec.Struct, frozen=True):
@@ -117,33 +120,25 @@ class InlineClient(ClientBase):
         found = [self._take(update) for update in updates]
         return [output for output in found if output is not None]
 
-    def load_adapter(self, name: str, path: str) -> None:
-        """Serve an adapter by a name, which is taken from another one. Raises ``BadRequest`` and ``Unavailable``."""
-        self._engine.sleep.check_awake()
-        self._engine.adapters.load(name, path, replace=True)
-        self.adapters = self._engine.adapters.listed
+    def order(self, order: Order) -> None:
+        """Carry out an order, without steps. Requests that it ends fail with the next step.
 
-    def reset_prefix_cache(self) -> None:
-        self._engine.reset_prefix_cache()
-
-    def sleep(self, level: int = 1, mode: str = "abort") -> None:
-        """Give memory back; requests that are under way fail with the next step.
-
-        Raises ``BadRequest`` where sleeping is not enabled, and with mode ``"wait"`` while any are under way.
+        Raises the error that the order is refused with, and ``BadRequest`` for one that waits for running requests.
         """
-        self._engine.sleep.check_allowed(level, mode)
-        if self.unfinished and mode == "wait":
-            raise BadRequest(f"mode: {len(self.unfinished)} requests are under way: step until they end", param="mode")
-        self._engine.refuse_all(Unavailable("the engine was put to sleep while it answered"))
-        self._engine.sleep.sleep(level)
-
-    def wake_up(self, tags: Collection[str] = ()) -> None:
-        """Take memory again, all or for the parts ``tags``."""
-        self._engine.sleep.wake_up(tags)
-
-    def profile(self, *, start: bool) -> None:
-        """Record a profile from now on, or write down what was recorded."""
-        order_profile(self._engine, "start_profile" if start else "stop_profile")
+        engine = self._engine
+        handler = engine.orders.find(order)
+        if not order.while_asleep:
+            engine.sleep.check_awake()
+        handler.accept(order)
+        if order.when_idle and engine.unfinished:  # its mode asks for that
+            raise BadRequest(f"mode: {engine.unfinished} requests are under way: step until they end", param="mode")
+        ending = handler.carry_out(order)
+        while ending is not None and not ending.done():
+            engine.adapters.advance()
+            time.sleep(_PAUSE)
+        self.adapters = engine.adapters.listed
+        if ending is not None:
+            ending.result()
 
     def watch(self, around: Callable[[Executor], Executor]) -> None:
         """Put something around the engine's executor, or take it away again."""

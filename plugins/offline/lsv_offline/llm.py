@@ -16,6 +16,7 @@ from lsv.config import EngineConfig, Fit
 from lsv.engine import report
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Stats
+from lsv.engine.orders.order import ResetPrefixCache
 from lsv.engine.stats_log import describe_state
 from lsv.errors import ConfigError
 from lsv.media.options import MediaOptions
@@ -252,7 +253,7 @@ class LLM(PoolingMethods, ControlMethods):
 
     def reset_prefix_cache(self) -> None:
         """Forget all cached prefixes."""
-        self._open_engine().client.reset_prefix_cache()
+        self._open_engine().client.order(ResetPrefixCache())
 
     def close(self) -> None:
         """Free the model and its memory. May be called again."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
+from lsv.engine.orders.adapters import LoadAdapter
 from lsv.errors import BadRequest
 from lsv.request.adapter import LoRARequest
 from lsv.request.outputs import EmbeddingRequestOutput, RequestOutput
@@ -74,7 +75,7 @@ class LLMEngine:
         (checked,) = list_adapters(asked, 1)
         assert checked is not None
         if self._asked_adapters.is_new(checked, self.client.adapters):
-            self.client.load_adapter(checked.name, checked.path)
+            self.client.order(LoadAdapter(checked.name, checked.path, replace=True))
         self._asked_adapters.note(checked)
         return checked.name
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from lsv.adapters.orders import DropAdapter, ReadAdapter
 from lsv.config import AdapterOptions
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Submit, Update
-from lsv.errors import BadRequest, CheckpointError, ErrorRecord, ModelNotFound, NotYet
+from lsv.engine.orders.adapters import LoadAdapter, UnloadAdapter
+from lsv.engine.orders.order import Order
+from lsv.errors import BadRequest, CheckpointError, ModelNotFound, NotYet, Unavailable
 from lsv.kv.manager import KVManager
 from lsv.processes.orders import WorkerOrder
 from lsv.request.group import RequestGroup
@@ -70,6 +73,10 @@ def ask(id: int, adapter: str = "", **params: object) -> Submit:
     params = {"temperature": 0.0, "max_tokens": 4, **params}
     spec = make_spec((1, 2, 3 + id), SamplingParams(**params), request_id=f"r{id}", adapter=adapter)
     return Submit(id=id, spec=spec)
+
+
+def carry_out(engine: Engine[str], order: Order) -> Future[None] | None:
+    return engine.orders.find(order).carry_out(order)
 
 
 def ended(engine: Engine[str], most: int = 3000) -> dict[int, Update]:
@@ -137,18 +144,18 @@ def test_a_search_waits_where_it_is_asked(engine: Engine[str], executor: Reading
 
 
 def test_orders_are_answered_when_they_are_done(engine: Engine[str], executor: ReadingExecutor, folder: Path) -> None:
-    told: list[ErrorRecord | None] = []
-    order = {"name": "x", "path": str(folder / "one")}
-    engine.adapters.carry_out("load_adapter", order, told.append)
+    order = LoadAdapter("x", str(folder / "one"))
+    loading = carry_out(engine, order)
     engine.step()
-    assert not told
-    engine.adapters.carry_out("load_adapter", order, told.append)
-    assert "is taken" in told.pop().message
+    assert loading is not None
+    assert not loading.done()
+    with pytest.raises(BadRequest, match="is taken"):
+        carry_out(engine, order)
     executor.there = True
     ended(engine)
-    assert told == [None]
-    engine.adapters.carry_out("unload_adapter", {"name": "x"}, told.append)
-    assert told == [None, None]
+    assert loading.result(0) is None
+    assert carry_out(engine, UnloadAdapter("x")) is None
+    assert not engine.adapters.listed
     with pytest.raises(BadRequest, match=r"has no adapter_config\.json"):
         engine.adapters.load("y", str(folder))
 
@@ -210,11 +217,11 @@ def test_what_is_read_while_the_engine_falls_asleep(
         engine_config(adapters=AdapterOptions(host=4), sleep_mode=True), executor, Fcfs(), now=FakeClock()
     )
     engine.start(lambda *_: None)
-    told: list[ErrorRecord | None] = []
-    engine.adapters.carry_out("load_adapter", {"name": "x", "path": str(folder / "one")}, told.append)
+    loading = carry_out(engine, LoadAdapter("x", str(folder / "one")))
     executor.there = True
     engine.sleep.sleep(1)
     engine.step()
-    assert "put to sleep" in told.pop().message
+    with pytest.raises(Unavailable, match="put to sleep"):
+        loading.result(0)
     assert ReadAdapter not in executor.asked
     assert not engine.has_work

@@ -11,8 +11,11 @@ import pytest
 from lsv.engine.connection import ConnectionLost
 from lsv.engine.engine import Engine
 from lsv.engine.loop import EngineLoop
-from lsv.engine.messages import Abort, Control, Hello
-from lsv.processes.wire import encode_frame
+from lsv.engine.messages import Abort, Control, Controlled, EngineMessage, Hello
+from lsv.engine.orders.order import ResetPrefixCache
+from lsv.engine.orders.profiles import StopProfile
+from lsv.processes.orders import encode_order
+from lsv.processes.wire import FrameReader, encode_frame
 from lsv.scheduler.policy import Fcfs
 from lsv_testing.fakes.engine import FakeExecutor, engine_config
 
@@ -49,7 +52,8 @@ def connect(loop: EngineLoop, address: str) -> socket.socket:
 def test_a_client_that_leaves_before_its_answers(loop: EngineLoop, address: str) -> None:
     """A client leaves before an answer. Its other messages are ignored, and the loop goes on."""
     client, other = connect(loop, address), connect(loop, address)
-    for message in (Control(0, "reset_prefix_cache"), Control(1, "reset_prefix_cache"), Abort((0,))):
+    reset = encode_order(ResetPrefixCache())
+    for message in (Control(0, *reset), Control(1, *reset), Abort((0,))):
         client.sendall(encode_frame(message))
     client.close()
     for _ in range(3):
@@ -57,6 +61,18 @@ def test_a_client_that_leaves_before_its_answers(loop: EngineLoop, address: str)
         loop._deliver({})
     assert list(loop._connections) == [2]
     other.close()
+
+
+def test_a_client_whose_orders_make_no_sense_is_answered(loop: EngineLoop, address: str) -> None:
+    client = connect(loop, address)
+    for message in (Control(0, "dance", b""), Control(1, "sleep", b"\xc1"), Control(2, *encode_order(StopProfile()))):
+        client.sendall(encode_frame(message))
+    loop._poll(1.0)
+    answers: FrameReader[EngineMessage] = FrameReader(EngineMessage)
+    found = [message for message in answers.feed(client.recv(1 << 16)) if isinstance(message, Controlled)]
+    assert [(one.id, one.error and one.error.code) for one in found] == [(id, "invalid_request") for id in range(3)]
+    assert list(loop._connections) == [1]
+    client.close()
 
 
 def test_a_client_that_is_lost_while_another_is_served(

@@ -22,10 +22,13 @@ import pytest
 
 from lsv.engine import admission
 from lsv.engine.messages import Abort, Control, Finish, Hello, Submit
+from lsv.engine.orders.order import Drain, ResetPrefixCache
+from lsv.engine.orders.sleep import Sleep, WakeUp
 from lsv.engine.socket_client import SocketClient
 from lsv.engine.supervision.supervisor import RestartPolicy, Supervisor
 from lsv.errors import BadRequest, ConfigError, EngineDied, PluginError, RequestFailed, Unavailable
 from lsv.processes.folder import PrivateFolder
+from lsv.processes.orders import encode_order
 from lsv.processes.wire import encode_frame
 from lsv.request.media import Array, Media
 from lsv.request.outputs import Chunk, RequestRecord
@@ -425,7 +428,7 @@ async def test_messages_that_come_too_early_do_no_harm(start: Start):
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as hasty:
         hasty.connect(address(client))
         submit = Submit(id=0, spec=make_spec((1,), greedy(), request_id="early"))
-        for message in (Hello(), submit, Finish(0, 0, 1), Abort((0,)), Control(0, "reset_prefix_cache")):
+        for message in (Hello(), submit, Finish(0, 0, 1), Abort((0,)), Control(0, *encode_order(ResetPrefixCache()))):
             hasty.sendall(encode_frame(message))
         await client.ready()
     assert len(await answer(client, [1], greedy(3))) == 3
@@ -500,7 +503,7 @@ async def test_requests_are_taken_again_when_who_ordered_to_drain_is_gone(start:
     client = await start(options={"fake.delay": 0.02})
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
         other.connect(address(client))
-        for message in (Hello(), Control(0, "drain")):
+        for message in (Hello(), Control(0, *encode_order(Drain()))):
             other.sendall(encode_frame(message))
 
         async def is_taken() -> bool:
@@ -595,7 +598,7 @@ async def test_all_clients_know_that_the_engine_sleeps(start: Start):
     await other.ready()
     running = asyncio.create_task(answer(client, [1, 2], greedy(500)))
     await wait_for(lambda: client.stats.running == 1)
-    await other.sleep()
+    await other.order(Sleep())
     with pytest.raises(Unavailable, match="put to sleep"):
         await running
     for one in (client, other):
@@ -606,9 +609,9 @@ async def test_all_clients_know_that_the_engine_sleeps(start: Start):
     late = SocketClient(client.config, SUPERVISORS[client].address, TOKENIZER)
     await late.start()
     await wait_for(lambda: late.status.state == "sleeping")
-    await client.wake_up(["weights"])
+    await client.order(WakeUp(("weights",)))
     await wait_for(lambda: other.status.stage == "kv_cache")
-    await client.wake_up()
+    await client.order(WakeUp())
     await wait_for(lambda: late.status.state == "ready")
     assert await answer(other, [1, 2], greedy()) == expected([1, 2], 8)
     for one in (other, late):

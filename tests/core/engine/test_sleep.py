@@ -9,9 +9,12 @@ import pytest
 from lsv.engine.engine import Engine
 from lsv.engine.executor import ReleaseMemory, RestoreMemory
 from lsv.engine.messages import Control, Controlled, Start, Submit, Update
+from lsv.engine.orders.adapters import LoadAdapter
+from lsv.engine.orders.order import Order
 from lsv.engine.orders.orders import Orders
+from lsv.engine.orders.sleep import Sleep, WakeUp
 from lsv.errors import BadRequest, Unavailable
-from lsv.processes.orders import WorkerOrder
+from lsv.processes.orders import WorkerOrder, encode_order
 from lsv.request.params import SamplingParams
 from lsv.scheduler.policy import Fcfs
 from lsv_testing.fakes.clock import FakeClock
@@ -175,7 +178,7 @@ class TestOrders:
     ) -> None:
         engine.submit("a", ask(0))
         engine.step()
-        orders.take(1, Control(7, "sleep", {"level": "2", "mode": "wait"}))
+        orders.take(1, message(7, Sleep(2, "wait")))
         with pytest.raises(Unavailable, match="about to sleep"):
             orders.check_open()
         orders.answer_waiting()
@@ -185,7 +188,7 @@ class TestOrders:
         assert replies == [(1, Controlled(7))]
         assert executor.orders == [ReleaseMemory(2)]
         assert announced == ["falling asleep"]
-        orders.take(2, Control(8, "wake_up", {"tags": ""}))
+        orders.take(2, message(8, WakeUp()))
         assert replies.pop() == (2, Controlled(8))
         orders.check_open()
 
@@ -194,7 +197,7 @@ class TestOrders:
     ) -> None:
         engine.submit("a", ask(0))
         engine.step()
-        orders.take(1, Control(7, "sleep"))
+        orders.take(1, message(7, Sleep()))
         assert [update.error.code for update in run(engine) if update.error is not None] == ["unavailable"]
         orders.answer_waiting()
         assert replies == [(1, Controlled(7))]
@@ -203,31 +206,34 @@ class TestOrders:
     @pytest.mark.parametrize(
         ("order", "why"),
         [
-            (Control(1, "sleep", {"level": "one"}), "level must be"),
-            (Control(1, "sleep", {"mode": "keep"}), "mode must be"),
-            (Control(1, "wake_up", {"tags": "all"}), "there are weights and kv_cache"),
-            (Control(1, "dance"), "the engine knows reset_prefix_cache, drain, sleep"),
+            (Sleep(3), "level must be"),
+            (Sleep(mode="keep"), "mode must be"),
+            (WakeUp(("all",)), "there are weights and kv_cache"),
         ],
     )
     def test_what_is_refused(
-        self, orders: Orders, order: Control, why: str, replies: list[tuple[int, Controlled]]
+        self, orders: Orders, order: Order, why: str, replies: list[tuple[int, Controlled]]
     ) -> None:
-        orders.take(1, order)
+        orders.take(1, message(1, order))
         assert why in refusal(replies)
         orders.check_open()
 
     def test_a_loading_engine_takes_no_orders(self, orders: Orders, replies: list[tuple[int, Controlled]]) -> None:
         orders.ready = False
-        for name in ("sleep", "wake_up", "load_adapter"):
-            orders.take(1, Control(1, name))
+        for order in (Sleep(), WakeUp(), LoadAdapter("a", "/a")):
+            orders.take(1, message(1, order))
             assert "loading" in refusal(replies)
 
     def test_adapters_wait_until_the_engine_is_awake(
         self, engine: Engine[str], orders: Orders, replies: list[tuple[int, Controlled]]
     ) -> None:
         engine.sleep.sleep(1)
-        orders.take(1, Control(1, "load_adapter", {"name": "a", "path": "/a"}))
+        orders.take(1, message(1, LoadAdapter("a", "/a")))
         assert "sleeps" in refusal(replies)
+
+
+def message(id: int, order: Order) -> Control:
+    return Control(id, *encode_order(order))
 
 
 def refusal(replies: list[tuple[int, Controlled]]) -> str:

@@ -17,10 +17,24 @@ from lsv.engine.executor import (
     StartProfiler,
     StopProfiler,
 )
+from lsv.engine.orders.adapters import LoadAdapter, UnloadAdapter
+from lsv.engine.orders.order import Drain, ResetPrefixCache
+from lsv.engine.orders.profiles import StartProfile, StopProfile
+from lsv.engine.orders.sleep import Sleep, WakeUp
 from lsv.errors import BadRequest
 from lsv.processes.orders import OrderRecord, OrderTable, encode_order
 
 ORDERS: tuple[OrderRecord, ...] = (
+    Drain(),
+    ResetPrefixCache(),
+    Sleep(),
+    Sleep(2, "wait"),
+    WakeUp(),
+    WakeUp(("weights", "kv_cache")),
+    LoadAdapter("a", "/a", replace=True),
+    UnloadAdapter("a"),
+    StartProfile(),
+    StopProfile(),
     Reset(),
     ReadAdapter(3, "/a", "00ff"),
     DropAdapter(3),
@@ -46,7 +60,7 @@ def test_an_order_arrives_as_it_was_sent(table: OrderTable[OrderRecord, str], or
 
 
 def test_an_unknown_order_is_refused_by_the_names_that_are_known(table: OrderTable[OrderRecord, str]) -> None:
-    with pytest.raises(BadRequest, match="unknown order 'dance': this test knows reset, read_adapter"):
+    with pytest.raises(BadRequest, match="unknown order 'dance': this test knows drain, reset_prefix_cache, sleep"):
         table.read("dance", b"")
 
 
@@ -55,22 +69,22 @@ def test_an_unknown_order_is_refused_by_the_names_that_are_known(table: OrderTab
     [
         ({"level": "two"}, r"Expected `int`, got `str` - at `\$\.level`"),
         ({"level": 1, "depth": 2}, "unknown field `depth`"),
-        ({"type": "reset"}, "Invalid value 'reset'"),
+        ({"type": "wake_up"}, "Invalid value 'wake_up'"),
         ([], "Expected `object`, got `array`"),
         (None, "Expected `object`, got `None`"),
     ],
 )
 def test_a_body_that_does_not_fit_is_refused(table: OrderTable[OrderRecord, str], body: Any, why: str) -> None:
-    with pytest.raises(BadRequest, match=f"the order release_memory is malformed: .*{why}.*; this test knows reset"):
-        table.read("release_memory", msgspec.msgpack.encode(body))
+    with pytest.raises(BadRequest, match=f"the order sleep is malformed: .*{why}.*; this test knows drain"):
+        table.read("sleep", msgspec.msgpack.encode(body))
 
 
-@pytest.mark.parametrize("body", [b"", b"\x81", b"\xc1", b"\x80\x80", b"\x81\xa4type\xa1\xff"])
+@pytest.mark.parametrize("body", [b"", b"\x81", b"\xc1", b"\x80\x80", b"\x81\xa4mode\xa1\xff"])
 def test_a_body_that_is_no_message_is_refused(table: OrderTable[OrderRecord, str], body: bytes) -> None:
-    with pytest.raises(BadRequest, match="the order release_memory is malformed"):
-        table.read("release_memory", body)
+    with pytest.raises(BadRequest, match="the order sleep is malformed"):
+        table.read("sleep", body)
 
 
 def test_a_required_field_must_be_there(table: OrderTable[OrderRecord, str]) -> None:
-    with pytest.raises(BadRequest, match="missing required field `id`"):
-        table.read("drop_adapter", msgspec.msgpack.encode({}))
+    with pytest.raises(BadRequest, match="missing required field `name`"):
+        table.read("unload_adapter", msgspec.msgpack.encode({}))

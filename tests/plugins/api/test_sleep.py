@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lsv.engine.orders.profiles import StartProfile, StopProfile
+from lsv.engine.orders.sleep import Sleep, WakeUp
 from lsv_api.accounts.account import read_accounts
 
 ADMIN = {"authorization": "Bearer boss"}
@@ -27,7 +29,7 @@ async def test_sleep_and_wake_up(start):
     await site.http.post("/wake_up?tags=weights&tags=kv_cache")
     await site.http.post("/wake_up?tags=weights,kv_cache")
     assert site.engine.orders == [
-        "sleep 1 abort", "wake_up", "sleep 2 wait", "wake_up weights kv_cache", "wake_up weights kv_cache",
+        Sleep(), WakeUp(), Sleep(2, "wait"), WakeUp(("weights", "kv_cache")), WakeUp(("weights", "kv_cache")),
     ]  # fmt: skip
 
 
@@ -77,4 +79,4 @@ async def test_profiles(start):
     for path in ("/start_profile", "/stop_profile"):
         assert (await site.http.post(path, headers=USER)).status_code == 403
         assert (await site.http.post(path, headers=ADMIN)).status_code == 200
-    assert site.engine.orders == ["start_profile", "stop_profile"]
+    assert site.engine.orders == [StartProfile(), StopProfile()]

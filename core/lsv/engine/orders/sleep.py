@@ -1,4 +1,4 @@
-"""Sleeping and waking up: an engine gives its memory back, and takes it again."""
+"""Orders to sleep and to wake up: an engine gives its memory back, and takes it again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection
 
 from lsv.config import EngineConfig
 from lsv.engine.executor import ReleaseMemory, RestoreMemory
-from lsv.errors import BadRequest, Unavailable
+from lsv.engine.orders.order import Handler, Handlers, Order
+from lsv.errors import BadRequest, LsvError, Unavailable
 from lsv.processes.orders import WorkerOrder
 
 log = logging.getLogger(__name__)
@@ -20,20 +21,63 @@ LEVELS = (1, 2)
 MODES = ("abort", "wait")
 """What becomes of requests that are under way: they end with an error, or are waited for."""
 
+
+class Sleep(Order, frozen=True):
+    """Give back the memory of the KV cache and of the weights. ``BadRequest`` refuses it if sleeping is not enabled."""
+
+    announces = "falling asleep"
+    when_idle = True
+    while_asleep = True
+
+    level: int = 1
+    """One of ``LEVELS``."""
+
+    mode: str = "abort"
+    """One of ``MODES``."""
+
+
+class WakeUp(Order, frozen=True):
+    """Take memory again. ``Unavailable`` refuses it if too little is free."""
+
+    announces = "waking up"
+    while_asleep = True
+    audience = "alive"
+
+    tags: tuple[str, ...] = ()
+    """The parts that wake up, of ``PARTS``; all if empty."""
+
+
 Control = Callable[[WorkerOrder], object]
 """Carries out an order on every worker, once nothing is in flight."""
 
 
-class Sleep:
-    """Which parts of an engine's memory have been given back."""
+class SleepState:
+    """The parts of an engine's memory that have been given back, and the handlers of the orders that change them."""
 
-    def __init__(self, config: EngineConfig, control: Control, forget: Callable[[bool], None]) -> None:
-        """``forget`` empties the books of what the workers cache; given True also of what host memory does."""
+    def __init__(
+        self,
+        config: EngineConfig,
+        control: Control,
+        *,
+        forget: Callable[[bool], None],
+        refuse_all: Callable[[LsvError], None],
+    ) -> None:
+        """``forget`` empties the books of what the workers cache; given True also of what host memory does.
+
+        ``refuse_all`` ends all requests with an error.
+        """
         self._enabled = config.sleep_mode
-        self._control, self._forget = control, forget
+        self._control, self._forget, self._refuse_all = control, forget, refuse_all
         self._level = 0
         self.parts: tuple[str, ...] = ()
         """Those that sleep; empty while the engine is awake."""
+
+    @property
+    def orders(self) -> Handlers:
+        return {
+            Sleep: Handler(lambda order: self.sleep(order.level), self._accept),
+            WakeUp: Handler(lambda order: self.wake_up(order.tags)),
+        }
 
     def check_awake(self) -> None:
         """Raises ``Unavailable`` while the engine sleeps."""
@@ -72,6 +116,12 @@ class Sleep:
         self._control(RestoreMemory(wanted))
         self.parts = tuple(part for part in self.parts if part not in wanted)
         log.info("the engine woke up%s", f", but for {', '.join(self.parts)}" if self.parts else "")
+
+    def _accept(self, order: Sleep) -> None:
+        """Refuse what can't be, and end the requests that are not waited for."""
+        self.check_allowed(order.level, order.mode)
+        if order.mode == "abort":
+            self._refuse_all(Unavailable("the engine was put to sleep while it answered"))
 
     def check_allowed(self, level: int, mode: str = "abort") -> None:
         """Raises ``BadRequest`` where the engine can't be put to sleep at a level, or in a mode."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from lsv.engine.orders.order import Drain
 from lsv.engine.replicas.nodes.stand_in import StandIn
 from lsv.engine.replicas.supervisors import Supervisors
 from lsv.engine.socket_client import SocketClient
@@ -52,7 +53,7 @@ class Renewal:
         log.info("all replicas have been replaced")
 
     async def _renew(self, client: SocketClient, supervisor: Supervisor | StandIn) -> None:
-        draining = asyncio.create_task(client.drain())  # which is told of it even where there is no time for it
+        draining = asyncio.create_task(client.order(Drain()))  # which is told of it even where there is no time for it
         try:
             done, _ = await asyncio.wait([draining], timeout=self._drain)
             for one in done:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,8 @@ from lsv.config import Fit
 from lsv.engine.admission import Admission
 from lsv.engine.client import EngineStatus, Vector
 from lsv.engine.messages import Stats
+from lsv.engine.orders.adapters import LoadAdapter, UnloadAdapter
+from lsv.engine.orders.order import Order, ResetPrefixCache
 from lsv.engine.replicas.health import summarise
 from lsv.engine.replicas.prefixes import Chain, name_blocks
 from lsv.engine.replicas.replica import Replica, Visit
@@ -57,6 +59,12 @@ class ReplicaSet:
         self._settled = asyncio.Event()
         """Set unless all are loading."""
         self._closing = False
+        self._special: Mapping[type[Order], Callable[[Any], Awaitable[None]]] = {
+            ResetPrefixCache: self._reset_prefix_cache,
+            LoadAdapter: self._load_adapter,
+            UnloadAdapter: self._unload_adapter,
+        }
+        """Orders for which the replicas need more than to be given them."""
         self._tasks: set[asyncio.Task[None]] = set()
         for replica in self._replicas:
             replica.client.watch(partial(self._follow, replica))
@@ -208,53 +216,47 @@ class ReplicaSet:
 
     # Orders
 
-    async def reset_prefix_cache(self) -> None:
-        """Forget all cached prefixes of the engines."""
-        await _order(lambda client: client.reset_prefix_cache(), self._ready())
+    async def order(self, order: Order) -> None:
+        """Have all replicas of the order's audience carry it out. Raises the first error, once all have answered."""
+        special = self._special.get(type(order))
+        await (special(order) if special is not None else _give_all(order, self._find_audience(order)))
+
+    async def _reset_prefix_cache(self, order: ResetPrefixCache) -> None:
+        await _give_all(order, self._find_audience(order))
         for replica in self._replicas:
             replica.forget()
 
-    async def load_adapter(self, name: str, path: str, *, replace: bool = False) -> None:
-        """Serve an adapter by a name, on all replicas or none. Raises ``BadRequest`` for one that can't be served, and
-        for a taken name.
-        """
+    async def _load_adapter(self, order: LoadAdapter) -> None:
+        """Load the adapter on all replicas or none."""
         loaded: list[tuple[SocketClient, str | None]] = []
 
         async def load(client: SocketClient) -> None:
-            before = next((one.path for one in client.adapters if one.name == name), None)
-            await client.load_adapter(name, path, replace=replace)
+            before = next((one.path for one in client.adapters if one.name == order.name), None)
+            await client.order(order)
             loaded.append((client, before))
 
         async def take_back(client: SocketClient, before: str | None) -> None:
-            if before is None or before == path:  # what was there before is not to be had any more
-                await client.unload_adapter(name)
+            if before is None or before == order.path:  # what was there before is not to be had any more
+                await client.order(UnloadAdapter(order.name))
             else:
-                await client.load_adapter(name, before, replace=True)
+                await client.order(LoadAdapter(order.name, before, replace=True))
 
         try:
-            await _order(load, self._ready())
+            await _ask_all(load, self._find_audience(order))
         except LsvError:
             await asyncio.gather(*(take_back(*one) for one in loaded), return_exceptions=True)
             raise
 
-    async def unload_adapter(self, name: str) -> None:
-        """Serve an adapter no more, except to requests that have begun. Raises ``ModelNotFound``."""
-        ready = self._ready()
-        serving = [replica for replica in ready if replica.serves(name)]
-        await _order(lambda client: client.unload_adapter(name), serving or ready)
+    async def _unload_adapter(self, order: UnloadAdapter) -> None:
+        """Unload the adapter where it is loaded."""
+        ready = self._find_audience(order)
+        await _give_all(order, [replica for replica in ready if replica.serves(order.name)] or ready)
 
-    async def sleep(self, level: int = 1, mode: str = "abort") -> None:
-        """Have all replicas give memory back, see ``lsv.engine.client.Client``."""
-        await _order(lambda client: client.sleep(level, mode), self._ready())
-
-    async def wake_up(self, tags: Sequence[str] = ()) -> None:
-        """Have all replicas take memory again, see ``lsv.engine.client.Client``."""
-        alive = [one for one in self._replicas if one.client.status.state in ("ready", "sleeping")]
-        await _order(lambda client: client.wake_up(tags), alive)
-
-    async def profile(self, *, start: bool) -> None:
-        """Have all replicas record a profile, or write down what they have recorded."""
-        await _order(lambda client: client.profile(start=start), self._ready())
+    def _find_audience(self, order: Order) -> list[Replica]:
+        """The replicas that get an order."""
+        if order.audience == "ready":
+            return self._ready()
+        return [one for one in self._replicas if one.client.status.state in ("ready", "sleeping")]
 
     def _ready(self) -> list[Replica]:
         """Those that take orders. Raises ``Unavailable`` where there is none."""
@@ -301,9 +303,9 @@ class ReplicaSet:
         same = {name for name, adapter in served.items() if own.get(name) == adapter.digest}
         try:
             for name in [name for name in own if others and name not in same]:
-                await replica.client.unload_adapter(name)
+                await replica.client.order(UnloadAdapter(name))
             for name in [name for name in served if name not in same]:
-                await replica.client.load_adapter(name, served[name].path)
+                await replica.client.order(LoadAdapter(name, served[name].path))
         except LsvError as error:  # another process has been quicker, or the files are gone
             log.warning("replica %d does not serve the adapters of the others: %s", replica.number, error.message)
         finally:
@@ -323,9 +325,13 @@ class ReplicaSet:
         task.add_done_callback(self._tasks.discard)
 
 
-async def _order(order: Callable[[SocketClient], Awaitable[None]], replicas: Sequence[Replica]) -> None:
-    """Have all carry out an order. Raises the first error, once all have answered."""
-    answers = await asyncio.gather(*(order(replica.client) for replica in replicas), return_exceptions=True)
+async def _give_all(order: Order, replicas: Sequence[Replica]) -> None:
+    """Have all replicas carry out an order. Raises the first error, once all have answered."""
+    await _ask_all(lambda client: client.order(order), replicas)
+
+
+async def _ask_all(ask: Callable[[SocketClient], Awaitable[None]], replicas: Sequence[Replica]) -> None:
+    answers = await asyncio.gather(*(ask(replica.client) for replica in replicas), return_exceptions=True)
     for answer in answers:
         if isinstance(answer, BaseException):
             raise answer

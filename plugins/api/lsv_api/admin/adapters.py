@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from sanic.response import HTTPResponse, text
 
+from lsv.engine.orders.adapters import LoadAdapter, UnloadAdapter
 from lsv.errors import BadRequest, ModelNotFound, Overloaded
 from lsv.request.adapter import owned_name, owner_of
 from lsv_api.http.context import Exchange, check_ready
@@ -25,7 +26,7 @@ async def load_adapter(exchange: Exchange) -> HTTPResponse:
     check_ready(client)
     name = _own_name(exchange, body.lora_name)
     _check_room(exchange, name)
-    await client.load_adapter(name, body.lora_path, replace=bool(body.load_inplace))
+    await client.order(LoadAdapter(name, body.lora_path, replace=bool(body.load_inplace)))
     return text(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
 
@@ -40,7 +41,7 @@ async def unload_adapter(exchange: Exchange) -> HTTPResponse:
     if not viewer.operator and not owner_of(adapter.name):
         raise NotAllowed(f"the adapter {body.lora_name} belongs to the operator, so only the operator may unload it")
     check_ready(client)
-    await client.unload_adapter(adapter.name)
+    await client.order(UnloadAdapter(adapter.name))
     return text(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
 
 

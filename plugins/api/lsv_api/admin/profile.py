@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sanic.response import HTTPResponse, empty
 
+from lsv.engine.orders.profiles import StartProfile, StopProfile
 from lsv_api.admin.sleep import clients
 from lsv_api.http.context import Exchange
 
@@ -11,7 +12,7 @@ from lsv_api.http.context import Exchange
 async def start_profile(exchange: Exchange) -> HTTPResponse:
     await exchange.no_body()
     for client in clients(exchange):
-        await client.profile(start=True)
+        await client.order(StartProfile())
     return empty(200)
 
 
@@ -19,5 +20,5 @@ async def stop_profile(exchange: Exchange) -> HTTPResponse:
     """Answers when the files are written."""
     await exchange.no_body()
     for client in clients(exchange):
-        await client.profile(start=False)
+        await client.order(StopProfile())
     return empty(200)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sanic.response import HTTPResponse, empty
 
 from lsv.engine.client import Client
+from lsv.engine.orders.sleep import Sleep, WakeUp
 from lsv.errors import BadRequest
 from lsv_api.http.context import Exchange
 from lsv_api.http.reply import json_response
@@ -19,16 +20,16 @@ async def sleep(exchange: Exchange) -> HTTPResponse:
     if not level.isdecimal() or len(level) > 1:
         raise BadRequest(f"level must be 1 or 2, got {level[:20]!r}", param="level")
     for client in clients(exchange):
-        await client.sleep(int(level), given.get("mode", "abort"))
+        await client.order(Sleep(int(level), given.get("mode", "abort")))
     return empty(200)
 
 
 async def wake_up(exchange: Exchange) -> HTTPResponse:
     """``tags``, each a part of its own, or all of them; answers when the engines can be used."""
     await exchange.no_body()
-    tags = [tag for given in exchange.request.args.getlist("tags", []) for tag in given.split(",") if tag]
+    tags = tuple(tag for given in exchange.request.args.getlist("tags", []) for tag in given.split(",") if tag)
     for client in clients(exchange):
-        await client.wake_up(tags)
+        await client.order(WakeUp(tags))
     return empty(200)
 
 

@@ -12,6 +12,9 @@ from lsv.config import EngineConfig, Fit
 from lsv.engine.client import EngineStatus, Vector
 from lsv.engine.client_base import ClientBase
 from lsv.engine.messages import Stats
+from lsv.engine.orders.adapters import LoadAdapter, UnloadAdapter
+from lsv.engine.orders.order import Order
+from lsv.engine.orders.sleep import Sleep, WakeUp
 from lsv.errors import BadRequest
 from lsv.request.adapter import Adapter
 from lsv.request.outputs import Chunk, Gaps, PositionLogprobs, RequestRecord, Timings, TokenLogprob
@@ -151,7 +154,7 @@ class FakeClient(ClientBase):
         self.requests: list[RequestSpec] = []
         self.aborted: list[str] = []
         self.finished: list[RequestRecord] = []
-        self.orders: list[str] = []
+        self.orders: list[Order] = []
 
     async def generate(self, request: RequestSpec) -> AsyncGenerator[Chunk, None]:
         request = self.admission.admit(request)
@@ -188,26 +191,27 @@ class FakeClient(ClientBase):
             return [(*vector,) * len(prompt.ids) for vector, prompt in zip(vectors, admitted.prompts, strict=True)]
         return vectors
 
-    async def load_adapter(self, name: str, path: str, *, replace: bool = False) -> None:
-        """Add an adapter without reading files. Raises ``BadRequest`` if the name is taken."""
+    async def order(self, order: Order) -> None:
+        """Remember an order, and change what clients see of it. No files of adapters are read.
+
+        Raises ``BadRequest`` if the name of an adapter is taken.
+        """
+        self.orders.append(order)
+        if isinstance(order, LoadAdapter):
+            self._load(order)
+        elif isinstance(order, UnloadAdapter):
+            self.adapters = tuple(one for one in self.adapters if one.name != order.name)
+        elif isinstance(order, Sleep):
+            self.status = EngineStatus(state="sleeping", stage="weights, kv_cache")
+        elif isinstance(order, WakeUp):
+            self.status = EngineStatus(state="ready")
+
+    def _load(self, order: LoadAdapter) -> None:
+        name, path = order.name, order.path
         others = tuple(one for one in self.adapters if one.name != name)
-        if len(others) < len(self.adapters) and not replace:
+        if len(others) < len(self.adapters) and not order.replace:
             raise BadRequest(f"the name {name} is taken: unload that adapter first", param="lora_name")
         self.adapters = (*others, Adapter(next(self._ids) + 1, name, path, path.encode()))
-
-    async def unload_adapter(self, name: str) -> None:
-        self.adapters = tuple(one for one in self.adapters if one.name != name)
-
-    async def sleep(self, level: int = 1, mode: str = "abort") -> None:
-        self.orders.append(f"sleep {level} {mode}")
-        self.status = EngineStatus(state="sleeping", stage="weights, kv_cache")
-
-    async def wake_up(self, tags: Sequence[str] = ()) -> None:
-        self.orders.append(" ".join(("wake_up", *tags)))
-        self.status = EngineStatus(state="ready")
-
-    async def profile(self, *, start: bool) -> None:
-        self.orders.append("start_profile" if start else "stop_profile")
 
     async def close(self, *, drain: float = 0.0) -> None:
         self.status = EngineStatus(state="dead", error="closed")

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from lsv.config import EngineConfig, ReplicaNodes, Topology
+from lsv.engine.orders.order import Drain, ResetPrefixCache
 from lsv.engine.replicas.nodes.messages import Enlist, Goodbye
 from lsv.engine.replicas.nodes.stand_in import StandIn
 from lsv.engine.replicas.renewal import Renewal
@@ -61,7 +62,7 @@ async def test_requests_go_to_both_machines_and_the_answers_are_the_same(config:
             before = far.stats.generation_tokens_total
             assert await asyncio.gather(*(answer(found.client, SHORT, f"r{n}") for n in range(6))) == [expected] * 6
             assert min(near.stats.generation_tokens_total, far.stats.generation_tokens_total) > before
-            await found.client.reset_prefix_cache()
+            await found.client.order(ResetPrefixCache())
             hits = [one.stats.prefix_hits_total for one in (near, far)]
             for _ in range(3):
                 for first in (10, 50):
@@ -150,7 +151,7 @@ async def test_engines_outlive_a_server_that_is_lost_and_serve_the_next(config: 
         async with head(config) as found:
             await found.client.ready()
             first = engine_of(other)
-            await found.client.replicas[1].drain()
+            await found.client.replicas[1].order(Drain())
             for host in found.reception._hosts:
                 host.line.close()  # as if the process were killed: nobody says goodbye
         async with head(config) as found:

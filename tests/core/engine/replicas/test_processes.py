@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lsv.config import Topology
+from lsv.engine.orders.order import Drain
 from lsv.engine.replicas.renewal import Renewal
 from lsv.engine.replicas.replica_set import ReplicaSet
 from lsv.engine.replicas.supervisors import Supervisors
@@ -121,7 +122,7 @@ async def test_a_request_that_is_tried_twice_is_reported_once(running: tuple[Rep
     await other.ready()
     still = asyncio.create_task(count(other, LONG, "others"))
     await until(lambda: other.stats.running == 1)
-    draining = asyncio.create_task(other.drain())  # which the first hears of when it is refused
+    draining = asyncio.create_task(other.order(Drain()))  # which the first hears of when it is refused
     await asyncio.sleep(0)
     assert [await count(found, SHORT, f"r{number}") for number in range(3)] == [3] * 3
     assert [(one.request_id, one.finish) for one in records] == [(f"r{n}", FinishReason.LENGTH) for n in range(3)]

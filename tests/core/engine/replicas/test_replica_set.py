@@ -14,6 +14,8 @@ import pytest
 from lsv.config import AdapterOptions, Topology
 from lsv.engine.client import EngineStatus, Vector
 from lsv.engine.messages import Stats
+from lsv.engine.orders.adapters import LoadAdapter, UnloadAdapter
+from lsv.engine.orders.order import Order, ResetPrefixCache
 from lsv.engine.replicas.replica_set import ReplicaSet
 from lsv.engine.replicas.totals import add_stats
 from lsv.errors import BadRequest, EngineDied, ModelNotFound, Overloaded, Unavailable
@@ -40,7 +42,7 @@ class FakeReplica(FakeClient):
         self.failure = None
         self.is_lost = False
         self.watchers: list[Callable[[], None]] = []
-        self.orders: list[str] = []
+        self.orders: list[Order] = []
         self.refuses: Exception | None = None
         self.drained = 0.0
 
@@ -60,21 +62,12 @@ class FakeReplica(FakeClient):
         for callback in self.watchers:
             callback()
 
-    async def reset_prefix_cache(self) -> None:
-        self.orders.append("reset")
-
-    async def load_adapter(self, name: str, path: str, *, replace: bool = False) -> None:
-        self.orders.append(f"load {name}")
-        if self.refuses is not None:
+    async def order(self, order: Order) -> None:
+        if isinstance(order, LoadAdapter) and self.refuses is not None:
             raise self.refuses
-        others = tuple(one for one in self.adapters if not replace or one.name != name)
-        self.adapters = (*others, Adapter(len(self.adapters) + 1, name, path, path.encode()))
-
-    async def unload_adapter(self, name: str) -> None:
-        self.orders.append(f"unload {name}")
-        if all(one.name != name for one in self.adapters):
-            raise ModelNotFound(f"there is no adapter {name}")
-        self.adapters = tuple(one for one in self.adapters if one.name != name)
+        if isinstance(order, UnloadAdapter) and all(one.name != order.name for one in self.adapters):
+            raise ModelNotFound(f"there is no adapter {order.name}")
+        await super().order(order)
 
     async def close(self, *, drain: float = 0.0) -> None:
         self.drained = drain
@@ -348,8 +341,8 @@ async def test_every_request_is_reported_once():
 async def test_all_forget_their_prefixes():
     found, fakes = replicas(2)
     await answer(found, request(*range(1, 200)))
-    await found.reset_prefix_cache()
-    assert [fake.orders for fake in fakes] == [["reset"]] * 2
+    await found.order(ResetPrefixCache())
+    assert [fake.orders for fake in fakes] == [[ResetPrefixCache()]] * 2
     fakes[0].stats = Stats(running=1)
     await answer(found, request(*range(1, 200)))
     assert len(fakes[1].requests) == 1, "the first one holds nothing any more"
@@ -357,24 +350,24 @@ async def test_all_forget_their_prefixes():
 
 async def test_adapters_are_loaded_everywhere_or_nowhere():
     found, fakes = replicas(2)
-    await found.load_adapter("a", "/a")
+    await found.order(LoadAdapter("a", "/a"))
     assert [one.name for one in found.adapters] == ["a"]
-    await found.unload_adapter("a")
+    await found.order(UnloadAdapter("a"))
     assert found.adapters == ()
     with pytest.raises(ModelNotFound):
-        await found.unload_adapter("a")
+        await found.order(UnloadAdapter("a"))
     fakes[1].refuses = BadRequest("too large a rank")
     with pytest.raises(BadRequest, match="rank"):
-        await found.load_adapter("a", "/a")
+        await found.order(LoadAdapter("a", "/a"))
     assert found.adapters == ()
 
 
 async def test_what_can_not_be_replaced_everywhere_stays_as_it_was():
     found, fakes = replicas(2, adapters=AdapterOptions())
-    await found.load_adapter("a", "/old")
+    await found.order(LoadAdapter("a", "/old"))
     fakes[1].refuses = BadRequest("there is no such folder")
     with pytest.raises(BadRequest, match="no such folder"):
-        await found.load_adapter("a", "/new", replace=True)
+        await found.order(LoadAdapter("a", "/new", replace=True))
     assert [[one.path for one in fake.adapters] for fake in fakes] == [["/old"], ["/old"]]
 
 
@@ -382,9 +375,9 @@ async def test_one_that_is_back_serves_no_adapter_that_was_replaced_meanwhile():
     """It begins with what the server was started with."""
     found, fakes = replicas(2, adapters=AdapterOptions())
     await settle()
-    await found.load_adapter("a", "/old")
+    await found.order(LoadAdapter("a", "/old"))
     fakes[1].become(DOWN)
-    await found.load_adapter("a", "/new", replace=True)
+    await found.order(LoadAdapter("a", "/new", replace=True))
     fakes[1].become(READY)
     assert [one.path for one in fakes[1].adapters] == ["/old"]
     for _ in range(3):
@@ -395,8 +388,8 @@ async def test_one_that_is_back_serves_no_adapter_that_was_replaced_meanwhile():
 
 async def test_one_that_is_back_gets_the_adapters_of_the_others():
     found, fakes = replicas(2, adapters=AdapterOptions())
-    await found.load_adapter("a", "/a")
-    await found.load_adapter("b", "/b")
+    await found.order(LoadAdapter("a", "/a"))
+    await found.order(LoadAdapter("b", "/b"))
     fakes[1].become(DOWN)
     fakes[1].adapters = (Adapter(1, "gone", "/gone", b""), Adapter(2, "b", "/old", b"/old"))
     fakes[1].status = READY

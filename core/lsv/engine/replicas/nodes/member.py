@@ -15,6 +15,7 @@ from typing import Any
 
 from lsv.config import EngineConfig
 from lsv.engine.messages import ClientMessage, Control, Controlled, EngineMessage, Hello, Progress, Ready
+from lsv.engine.orders.order import Drain
 from lsv.engine.replicas.nodes.line import Line, cancel, in_loop, splice, stream_over
 from lsv.engine.replicas.nodes.messages import (
     Dial,
@@ -36,6 +37,7 @@ from lsv.errors import ConfigError, EngineDied, LsvError, from_record
 from lsv.processes.nodes.handshake import JOINING
 from lsv.processes.nodes.newcomer import describe
 from lsv.processes.nodes.reaching import Way, keep_joining, reach
+from lsv.processes.orders import encode_order
 from lsv.processes.wire import Failed
 
 log = logging.getLogger(__name__)
@@ -234,7 +236,7 @@ async def drain(address: Path) -> EngineLine | None:
         while not isinstance(said := await line.receive(), Ready | Progress):
             pass
         if isinstance(said, Ready):
-            line.send(Control(0, "drain"))
+            line.send(Control(0, *encode_order(Drain())))
             while not isinstance(await line.receive(), Controlled):
                 pass
             return line
