@@ -6,9 +6,6 @@ from concurrent.futures import Future
 from typing import Any, cast
 
 import pytest
-from lsv.engine.offline.inline_client import InlineClient
-from lsv.testing.fakes.engine import FakeExecutor, engine_config
-from lsv.testing.fakes.requests import make_spec
 
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Control, Controlled, Submit
@@ -20,6 +17,9 @@ from lsv.processes.orders import encode_order
 from lsv.request.params import SamplingParams
 from lsv.scheduler.policy import Fcfs
 from lsv.text.tokenizer import Tokenizer
+from lsv_offline.inline_client import InlineClient
+from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.requests import make_spec
 
 Replies = list[tuple[int, Controlled]]
 

@@ -8,7 +8,7 @@ import pytest
 
 from lsv.errors import ConfigError, PluginError
 from lsv.offers import ModelOffer, PolicyOffer
-from lsv.plugins import Plugins, load, manifest
+from lsv.plugins import ESSENTIAL, Plugins, load, manifest
 from lsv.settings import Setting
 from lsv_testing.plugins import Finding, check_folder, check_plugin, write_distribution
 
@@ -135,7 +135,7 @@ def test_one_name_from_two_distributions(install: Install) -> None:
 def test_only_the_named_ones(install: Install) -> None:
     install("good", GOOD)
     install("other", GOOD.replace("good.", "other."))
-    assert set(load(names=["good"]).names) - {"core"} == {"good"}
+    assert set(load(names=["good"]).names) == {"good", *ESSENTIAL}
     assert "good" not in load(without=["good"]).names
     assert "other" in load(without=["good"]).names
     assert set(load(names=()).names) <= {"core"}
