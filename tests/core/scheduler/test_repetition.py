@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
-import torch
 
 from lsv import LLM, RepetitionDetectionParams, SamplingParams
 from lsv.errors import BadRequest
@@ -60,7 +60,9 @@ def test_a_pattern_of_no_size_looks_for_nothing() -> None:
 
 
 def test_it_ends_an_answer_unless_that_is_too_short_or_ends_otherwise() -> None:
-    def repeat(output: list[int], logits: torch.Tensor) -> torch.Tensor:
+    torch = pytest.importorskip("torch")
+
+    def repeat(output: list[int], logits: Any) -> Any:
         return torch.full_like(logits, -100.0).index_fill_(0, torch.tensor([11 + len(output) % 3]), 0.0)
 
     usual = SamplingParams(

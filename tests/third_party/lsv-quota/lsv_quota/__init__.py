@@ -1,0 +1,1 @@
+"""Tokens per second that an engine may be asked for."""
