@@ -56,13 +56,13 @@ class Server:
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Callable[..., Any]:
-    """``with serve(model, path=…) as server``."""
+    """``with serve(model, path=…, VARIABLE=…) as server``."""
 
     @contextmanager
-    def running(model: str, *, path: tuple[Path, ...]) -> Iterator[Server]:
+    def running(model: str, *, path: tuple[Path, ...], **variables: str) -> Iterator[Server]:
         log = tmp_path / "server.log"
         command = [sys.executable, "-m", "lsv", "serve", model, "--platform", "cpu", "--port", "0"]
-        environment = clean_environment(path, OMP_NUM_THREADS="1")
+        environment = clean_environment(path, OMP_NUM_THREADS="1", **variables)
         with log.open("w") as errors, subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
         ) as process:  # fmt: skip

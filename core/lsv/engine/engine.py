@@ -16,9 +16,14 @@ from lsv.beams.rounds import BeamSearches
 from lsv.config import EngineConfig, Fit
 from lsv.engine.executor import Executor, ReportProgress
 from lsv.engine.messages import STEP_TOKENS, Finish, Stats, Submit, Update
-from lsv.engine.orders.experts import ExpertBalance
 from lsv.engine.orders.sleep import SleepState
 from lsv.engine.orders.table import make_table
+from lsv.engine.parts import Parts
+from lsv.engine.parts.adapters import AdaptersPart
+from lsv.engine.parts.experts import ExpertBalance
+from lsv.engine.parts.part import Part, PartContext
+from lsv.engine.parts.profiles import ProfilesPart
+from lsv.engine.parts.transfers import TransfersPart
 from lsv.engine.replicas.rhythm import Rhythm
 from lsv.engine.report import ItlLog, PreemptionLog
 from lsv.engine.scheduling import make_cache, make_scheduler
@@ -26,7 +31,6 @@ from lsv.engine.updates import OpenRequest, Outgoing, Owner, make_count, make_gr
 from lsv.errors import BadRequest, EngineDied, LsvError, Overloaded, Unavailable
 from lsv.grammars.guide import Guide
 from lsv.processes.orders import WorkerOrder
-from lsv.request.adapter import Adapter
 from lsv.request.group import RequestGroup
 from lsv.request.request import Need, Request
 from lsv.scheduler.outcome import Outcome
@@ -56,27 +60,46 @@ class Engine(Generic[Owner]):
         *,
         guide: Guide | None = None,
         rhythm: Rhythm | None = None,
+        parts: Callable[[PartContext], Sequence[Part]] = lambda context: (),
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Without a ``guide``, requests whose answers must have a form are refused; ``rhythm`` is that of replicas."""
-        self.config, self.rhythm, self.stalled = config, rhythm, False
+        """Without a ``guide``, requests whose answers must have a form are refused; ``rhythm`` is that of replicas.
+
+        ``parts`` makes those that take part beside the engine's own.
+        """
+        self.config = config
+        self.rhythm = rhythm
+        self.stalled = False
         self.failure: EngineDied | None = None
-        self._executor, self._policy, self._guide = executor, policy, guide
-        self._searches, self._fetches = BeamSearches(config), Fetches(config)
+        self._executor = executor
+        self._policy = policy
+        self._guide = guide
+        self._now = now
+        self._searches = BeamSearches(config)
+        self._fetches = Fetches(config)
         self.adapters = AdapterRegistry(config, self.control, lambda: self._started.adapters)
         self.sleep = SleepState(config, self.control, forget=self._forget_cached, refuse_all=self.refuse_all)
-        self.orders = make_table(
-            config, self.control, self.sleep, self.adapters, lambda: self._started.reset_prefix_cache()
+        self._experts = ExpertBalance(config, self.control)
+        own = (
+            AdaptersPart(self.adapters),
+            TransfersPart(self._fetches, lambda: self._kv),
+            ProfilesPart(config, self.control),
+            *(() if self._experts.counts is None else (self._experts,)),
         )
-        self._experts, self._now = ExpertBalance(config, self.control), now
+        self._parts = Parts((*own, *parts(PartContext(config, self.control, now))))
+        self.orders = make_table(self.sleep, lambda: self._started.reset_prefix_cache())
+        for part in self._parts.all:
+            self.orders.add(part.orders)
         self._scheduler: Scheduler | None = None
         self._open: dict[int, OpenRequest[Owner]] = {}
         self._ids: dict[tuple[Owner, int], int] = {}
         self._updates: Outgoing[Owner] = Outgoing()
         self._in_flight: deque[StepPlan] = deque()
-        self._preemptions, self._itl = PreemptionLog(), ItlLog(config.max_itl_ms)
-        self._submitted = self._steps = self._broken = self._nonfinite = self._unwarmed = self._rejected = 0
-        self._tokens, self._step_seconds, self._model_seconds = 0, 0.0, 0.0
+        self._submitted = 0
+        self._preemptions = PreemptionLog()
+        self._itl = ItlLog(config.max_itl_ms)
+        self._steps = self._broken = self._nonfinite = self._unwarmed = self._rejected = self._tokens = 0
+        self._step_seconds = self._model_seconds = 0.0
         self._step_tokens = [0] * (len(STEP_TOKENS) + 1)
 
     def start(self, progress: ReportProgress) -> Fit:
@@ -88,13 +111,15 @@ class Engine(Generic[Owner]):
         if self._guide is not None:
             self._guide.start(fit.vocab_size)
         self._searches.start(fit.vocab_size, self._scheduler.longest)
-        self.adapters.start()
+        for part in self._parts.all:
+            part.start(fit)
         return msgspec.structs.replace(fit, max_model_len=self._scheduler.longest)
 
     def close(self) -> None:
         """Stop the workers; requests that still run are lost."""
         self._executor.stop()
-        self._fetches.stop()
+        for part in self._parts.all:
+            part.stop()
         if self.rhythm is not None:
             self.rhythm.close()
         if self._guide is not None:
@@ -108,7 +133,7 @@ class Engine(Generic[Owner]):
 
     @property
     def has_work(self) -> bool:
-        busy = self._started.has_work or bool(self._in_flight) or bool(self._updates) or self.adapters.busy
+        busy = self._started.has_work or bool(self._in_flight) or bool(self._updates) or self._parts.busy
         return busy or (self.rhythm is not None and self.rhythm.behind)
 
     @property
@@ -139,6 +164,7 @@ class Engine(Generic[Owner]):
             adapters=self._scheduler.adapter_requests,
             offload=self._fetches.counted(self._scheduler.offload),
             experts=self._experts.counts,
+            parts=self._parts.counters(),
         )
 
     def submit(self, owner: Owner, message: Submit) -> None:
@@ -151,9 +177,8 @@ class Engine(Generic[Owner]):
         self._submitted += message.spec.width  # whatever becomes of it: who reads its adapter knows it by its number
         try:
             self._started.check_request(group.spec)
-            self._open_adapter(group)
+            self._parts.open(group)
             self._open_grammar(group)
-            self._fetches.open(group, self._kv)
             asked = self._searches.open(group, message.stop_ids) if group.spec.searched else group
             self._started.add(asked, group.arrival)
         except LsvError as error:
@@ -228,9 +253,9 @@ class Engine(Generic[Owner]):
         for outcome in self._started.expire(began):
             self._take(outcome)
         self._take_grammars()
-        for group in self._fetches.take():
-            self._started.satisfy(group, "kv")
-        self.adapters.advance()
+        for part in self._parts.releasing:
+            for group, error in part.ready():
+                self._settle_need(group, part.name, error)
         try:
             self._plan_ahead(began)
             self.stalled = not self._in_flight
@@ -251,7 +276,8 @@ class Engine(Generic[Owner]):
         while (plan := self._started.plan(now, needed=rhythm is not None and rhythm.behind)) is not None:
             if rhythm is not None:
                 rhythm.take()
-            self._experts.advance(self._steps + len(self._in_flight))
+            for part in self._parts.stepping:
+                part.before_step(self._steps + len(self._in_flight))
             if plan.masked and self._guide is not None:
                 self._executor.submit(plan, self._guide.fill(self._started.guided))
             else:
@@ -282,21 +308,6 @@ class Engine(Generic[Owner]):
         self._step_seconds += now - began
         self._model_seconds += result.seconds
         self._itl.tell(self._started.too_slow)
-
-    def _open_adapter(self, group: RequestGroup) -> None:
-        """The group waits for its adapter where that has to be read first, everybody does for that of a search.
-
-        Raises ``ModelNotFound``, and for a search what refuses the adapter.
-        """
-
-        def take(adapter: Adapter | None, error: LsvError | None) -> None:
-            group.adapter = adapter
-            self._settle_need(group.id, "adapter", error)
-
-        if group.spec.adapter:
-            group.adapter = self.adapters.find(group.spec.adapter, None if group.spec.searched else take)
-            if group.adapter is None:
-                group.needs.add("adapter")
 
     def _open_grammar(self, group: RequestGroup) -> None:
         """Where answers must have a form, the group waits for its grammar. Raises what refuses it."""
@@ -354,7 +365,8 @@ class Engine(Generic[Owner]):
     def _close_group(self, group: int) -> None:
         """A request group is over, or was never queued."""
         self._searches.close(group)
-        self._fetches.close(group)
+        for part in self._parts.closing:
+            part.close(group)
         if self._guide is not None:
             self._guide.close(group)
 

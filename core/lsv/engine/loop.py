@@ -46,13 +46,15 @@ from lsv.engine.messages import (
     Welcome,
 )
 from lsv.engine.orders.orders import Orders
+from lsv.engine.parts.part import Part, PartContext
 from lsv.engine.replicas.nodes.links import open_rhythm
 from lsv.engine.updates import make_refusal
 from lsv.errors import EngineDied, LsvError
 from lsv.grammars.compiler import GrammarCompiler
 from lsv.grammars.guide import Guide
-from lsv.offers import ExecutorOffer, PolicyOffer
+from lsv.offers import ExecutorOffer, PartOffer, PolicyOffer
 from lsv.plugins import Plugins
+from lsv.plugins.catalog import Catalog
 from lsv.processes import heap
 from lsv.processes.lifeline import die_with, dump_stacks_on_request
 from lsv.processes.wire import FrameReader, encode_frame
@@ -384,7 +386,14 @@ def make_engine(config: EngineConfig, loaded: Plugins) -> Engine[Any]:
     offer = catalog.find(PolicyOffer, config.policy)
     policy = GuardedPolicy(catalog.load(offer)(), offer.name, catalog.provider(offer))
     rhythm = open_rhythm(config) if config.topology.shares_experts else None
-    return Engine(config, executor, policy, guide=Guide(GrammarCompiler(catalog, config)), rhythm=rhythm)
+    guide = Guide(GrammarCompiler(catalog, config))
+    return Engine(config, executor, policy, guide=guide, rhythm=rhythm, parts=partial(make_parts, catalog))
+
+
+def make_parts(catalog: Catalog, context: PartContext) -> list[Part]:
+    """The parts that plugins offer. Raises ``PluginError``."""
+    made = (catalog.load(offer)(context) for offer in catalog.offers(PartOffer))
+    return [part for part in made if part is not None]
 
 
 def _read_boot(channel: socket.socket) -> Boot:

@@ -7,6 +7,8 @@ of that connection. About once a second there is a ``Beat``, to clients and to t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from lsv.config import EngineConfig, Fit
@@ -269,6 +271,9 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     model_seconds_total: float = 0.0
     """Seconds of these spent in the model."""
+
+    parts: Mapping[str, float] = {}
+    """What the engine's parts have counted, see ``lsv.engine.parts.part.Part.counters``; totals."""
 
 
 class Tokens(msgspec.Struct, frozen=True, tag=True):

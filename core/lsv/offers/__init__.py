@@ -9,6 +9,7 @@ from lsv.offers.answers import PolicyOffer as PolicyOffer
 from lsv.offers.answers import ReasoningParserOffer as ReasoningParserOffer
 from lsv.offers.answers import Stage as Stage
 from lsv.offers.answers import ToolParserOffer as ToolParserOffer
+from lsv.offers.engine import PartOffer as PartOffer
 from lsv.offers.frontends import CommandOffer as CommandOffer
 from lsv.offers.frontends import FrontendOffer as FrontendOffer
 from lsv.offers.hardware import AttentionOffer as AttentionOffer

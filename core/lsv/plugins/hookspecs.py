@@ -25,6 +25,7 @@ from lsv.offers import (
     MediaOffer,
     ModelAlias,
     ModelOffer,
+    PartOffer,
     PlacerOffer,
     PlatformOffer,
     PolicyOffer,
@@ -147,6 +148,12 @@ def lsv_policies() -> Iterable[PolicyOffer]:
 @spec
 def lsv_executors() -> Iterable[ExecutorOffer]:
     """Ways to run workers."""
+    return ()
+
+
+@spec
+def lsv_parts() -> Iterable[PartOffer]:
+    """What takes part in every engine beside its scheduler."""
     return ()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from typing import Literal
 
 from lsv.request.adapter import Adapter
 from lsv.request.media import Media, cross_item, keep_apart
@@ -30,8 +29,8 @@ class Status(enum.StrEnum):
     FINISHED = "finished"
 
 
-Need = Literal["grammar", "media", "adapter", "kv"]
-"""What a request can need before it may be admitted. Only grammars are, so far; the others are seams."""
+Need = str
+"""The name of what a request waits for before it may be admitted: a part of the engine, or its grammar."""
 
 
 class Request:

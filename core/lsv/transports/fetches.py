@@ -65,35 +65,35 @@ class Fetches:
         if self.exchange is not None:
             self.exchange.close()
 
-    def open(self, group: RequestGroup, kv: KVManager) -> None:
-        """A group whose prompts another engine computes waits for that; what others wait for is promised to them.
+    def open(self, group: RequestGroup, kv: KVManager) -> bool:
+        """Fetch a group's prompts from the engine that computes them, and promise others what this one computes.
 
-        Raises ``BadRequest`` for an engine that is not to be fetched from.
+        Returns whether the group waits. Raises ``BadRequest`` for an engine that is not to be fetched from.
         """
         spec = group.spec
         if spec.hand_on and self.exchange is not None and "adapter" not in group.needs:
             self._promised[group.id] = _names(group, kv.names)
             self.exchange.promise(self._promised[group.id])
         if not spec.kv_peer:
-            return
+            return False
         if self.exchange is None or self._transfers is None or spec.kv_peer not in self._transfers.peers:
             raise BadRequest(
                 f"kv_transfer_params: {spec.kv_peer} is not listed in --kv-peers",
                 param="kv_transfer_params",
             )
         if "adapter" in group.needs or (spec.sampling is not None and spec.sampling.prompt_logprobs is not None):
-            return  # what the contents are called is not known yet, or nothing can be taken over
+            return False  # what the contents are called is not known yet, or nothing can be taken over
         keys = _names(group, kv.missing)
         if not keys or kv.arrivals is None:
-            return
+            return False
         if len(self._waiting) >= _MOST:
             self._count(spec.kv_peer, 0, "too many requests wait for other engines")
-            return
+            return False
         until, pending = self._now() + self._transfers.timeout, spec.kv_pending
         ends = None if pending else until
         future = self._threads.submit(self.exchange.fetch, spec.kv_peer, keys, ends, kv.arrivals.note)
         self._waiting[group.id] = _Fetch(until, pending, spec.kv_peer, future)
-        group.needs.add("kv")
+        return True
 
     def close(self, id: int) -> None:
         """A group has ended, or was never queued: it waits for nothing, and what it has not computed does not come."""

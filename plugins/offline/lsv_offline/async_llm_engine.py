@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lsv.config import EngineConfig
 from lsv.engine.connect import open_client
 from lsv.engine.orders.adapters import LoadAdapter
-from lsv.engine.orders.profiles import StartProfile, StopProfile
 from lsv.engine.orders.sleep import Sleep, WakeUp
+from lsv.engine.parts.profiles import StartProfile, StopProfile
 from lsv.engine.replicas.supervisors import Supervisors
 from lsv.errors import BadRequest, ConfigError, EngineDied, LsvError
 from lsv.media.options import MediaOptions

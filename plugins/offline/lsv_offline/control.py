@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from lsv.engine.executor import Executor
-from lsv.engine.orders.profiles import StartProfile, StopProfile
 from lsv.engine.orders.sleep import Sleep, WakeUp
+from lsv.engine.parts.profiles import StartProfile, StopProfile
 from lsv_offline.inline_client import InlineClient
 from lsv_offline.timeline import Timeline
 

@@ -169,16 +169,15 @@ def test_refusals():
 def test_nothing_is_begun_for_who_is_refused(monkeypatch):
     """Neither an adapter is read, nor a grammar compiled, nor another engine asked."""
     engine, begun = make(max_queue=1), []
-    for name in ("_open_adapter", "_open_grammar"):
-        monkeypatch.setattr(engine, name, lambda group: begun.append(group.id))
-    monkeypatch.setattr(engine._fetches, "open", lambda group, kv: begun.append(group.id))
+    for owner, name in ((engine._parts, "open"), (engine, "_open_grammar")):
+        monkeypatch.setattr(owner, name, lambda group: begun.append(group.id))
     engine.submit("a", ask(1))
-    assert len(begun) == 3
+    assert len(begun) == 2
     with pytest.raises(Overloaded):
         engine.submit("a", ask(2))
     with pytest.raises(BadRequest):
         engine.submit("a", ask(3, tuple(range(1, 90)) * 4))
-    assert len(begun) == 3
+    assert len(begun) == 2
 
 
 def test_nothing_is_kept_of_who_is_refused_late(monkeypatch):

@@ -13,7 +13,7 @@ from lsv.engine.engine import Engine
 from lsv.engine.loop import EngineLoop
 from lsv.engine.messages import Abort, Control, Controlled, EngineMessage, Hello
 from lsv.engine.orders.order import ResetPrefixCache
-from lsv.engine.orders.profiles import StopProfile
+from lsv.engine.parts.profiles import StopProfile
 from lsv.processes.orders import encode_order
 from lsv.processes.wire import FrameReader, encode_frame
 from lsv.scheduler.policy import Fcfs

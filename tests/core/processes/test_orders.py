@@ -19,8 +19,8 @@ from lsv.engine.executor import (
 )
 from lsv.engine.orders.adapters import LoadAdapter, UnloadAdapter
 from lsv.engine.orders.order import Drain, ResetPrefixCache
-from lsv.engine.orders.profiles import StartProfile, StopProfile
 from lsv.engine.orders.sleep import Sleep, WakeUp
+from lsv.engine.parts.profiles import StartProfile, StopProfile
 from lsv.errors import BadRequest
 from lsv.processes.orders import OrderRecord, OrderTable, encode_order
 

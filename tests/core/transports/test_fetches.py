@@ -85,8 +85,7 @@ def test_a_request_waits_until_what_it_lacks_has_come():
     exchange = FakeExchange(700)
     fetches, asked = open_fetches(exchange), group()
     exchange.go.clear()
-    fetches.open(asked, cache())
-    assert asked.needs == {"kv"}
+    assert fetches.open(asked, cache())
     assert list(fetches.take()) == []
     exchange.go.set()
     assert wait(fetches) == [1]
@@ -201,8 +200,7 @@ def test_no_more_wait_than_fit(monkeypatch):
     fetches = open_fetches(FakeExchange(1))
     fetches.open(group(1), cache())
     asked = group(2)
-    fetches.open(asked, cache())
-    assert not asked.needs
+    assert not fetches.open(asked, cache())
     assert counts(fetches)[1] == 1
 
 
@@ -221,8 +219,7 @@ def test_engines_that_nobody_named_are_refused(peer):
 def test_where_nothing_is_lacking_nothing_is_asked(given):
     exchange = FakeExchange()
     fetches, asked = open_fetches(exchange), group(**given)
-    fetches.open(asked, cache())
-    assert not asked.needs
+    assert not fetches.open(asked, cache())
     assert not exchange.asked
 
 

@@ -171,6 +171,15 @@ def test_the_balance_of_experts_is_told_where_they_move():
 
 
 @pytest.mark.row("F-756", "F-757", "F-758", "F-759", "F-760", "F-761", "F-762", "F-1014")
+async def test_parts_of_the_engine_are_counted(site):
+    families = await scrape(site)
+    assert not any(name.startswith("lsv:quota") for name in families)
+    site.engine.stats = Stats(parts={"quota_held": 3, "quota_seconds": 0.5})
+    families = await scrape(site)
+    assert sample(families, "lsv:quota_held_total") == 3
+    assert sample(families, "lsv:quota_seconds_total") == 0.5
+
+
 async def test_buckets(site):
     families = await scrape(site)
     for name, expected in BUCKETS.items():

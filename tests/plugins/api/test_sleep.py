@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lsv.engine.orders.profiles import StartProfile, StopProfile
 from lsv.engine.orders.sleep import Sleep, WakeUp
+from lsv.engine.parts.profiles import StartProfile, StopProfile
 from lsv_api.accounts.account import read_accounts
 
 ADMIN = {"authorization": "Bearer boss"}

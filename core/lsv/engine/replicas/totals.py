@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import zip_longest
+from collections.abc import Mapping, Sequence
+from itertools import chain, zip_longest
 
 import msgspec
 
 from lsv.engine.messages import Stats
 from lsv.scheduler.outcome import AdapterRequests, OffloadCounts, SpeculationCounts
 
-_OTHERWISE = {"kv_usage", "step_tokens", "speculation", "adapters", "offload", "experts"}
+_OTHERWISE = {"kv_usage", "step_tokens", "speculation", "adapters", "offload", "experts", "parts"}
 """The fields that are not simply added up."""
 
 
@@ -31,11 +31,16 @@ def add_stats(all_stats: Sequence[Stats]) -> Stats:
         offload=_add_offload([stats.offload for stats in all_stats if stats.offload is not None]),
         adapters=_join_adapters([stats.adapters for stats in all_stats if stats.adapters is not None]),
         experts=all_stats[0].experts,
+        parts=_add_counters([stats.parts for stats in all_stats]),
     )
 
 
 def _add(*columns: Sequence[int]) -> tuple[int, ...]:
     return tuple(map(sum, zip_longest(*columns, fillvalue=0)))
+
+
+def _add_counters(counters: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
+    return {name: sum(one.get(name, 0) for one in counters) for name in dict.fromkeys(chain(*counters))}
 
 
 def _join_adapters(asked: Sequence[AdapterRequests]) -> AdapterRequests | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sanic.response import HTTPResponse, empty
 
-from lsv.engine.orders.profiles import StartProfile, StopProfile
+from lsv.engine.parts.profiles import StartProfile, StopProfile
 from lsv_api.admin.sleep import clients
 from lsv_api.http.context import Exchange
 

@@ -15,6 +15,7 @@ from lsv.engine.messages import STEP_TOKENS, Stats
 from lsv_api.metrics.adapters import collect_adapters
 from lsv_api.metrics.drafts import collect_drafts
 from lsv_api.metrics.experts import collect_experts
+from lsv_api.metrics.parts import collect_parts
 
 ENGINE = ("model_name", "engine")
 """The labels of an engine: its model, and its number among the replicas of that."""
@@ -131,6 +132,7 @@ class EngineCollector(Collector):
         yield from collect_drafts(now)
         yield from collect_adapters(self._engines)
         yield from collect_experts(now)
+        yield from collect_parts(now)
         yield from self._throughput(now)
         yield _cache_config(self._engines)
 
