@@ -49,7 +49,7 @@ from lsv.engine.orders.orders import Orders
 from lsv.engine.parts.part import Part, PartContext
 from lsv.engine.replicas.nodes.links import open_rhythm
 from lsv.engine.updates import make_refusal
-from lsv.errors import EngineDied, LsvError
+from lsv.errors import EngineDied, LsvError, PluginError
 from lsv.grammars.compiler import GrammarCompiler
 from lsv.grammars.guide import Guide
 from lsv.offers import ExecutorOffer, PartOffer, PolicyOffer
@@ -392,8 +392,17 @@ def make_engine(config: EngineConfig, loaded: Plugins) -> Engine[Any]:
 
 def make_parts(catalog: Catalog, context: PartContext) -> list[Part]:
     """The parts that plugins offer. Raises ``PluginError``."""
-    made = (catalog.load(offer)(context) for offer in catalog.offers(PartOffer))
-    return [part for part in made if part is not None]
+    made = []
+    for offer in catalog.offers(PartOffer):
+        part = catalog.load(offer)(context)
+        if isinstance(part, Part):
+            made.append(part)
+        elif part is not None:
+            raise PluginError(
+                f"part {offer.name} of plugin {catalog.provider(offer)}: {offer.load} made a {type(part).__name__}; it "
+                f"must derive from {Part.__module__}.Part"
+            )
+    return made
 
 
 def _read_boot(channel: socket.socket) -> Boot:

@@ -8,7 +8,7 @@ from typing import ClassVar, Generic, TypeVar
 
 import msgspec
 
-from lsv.errors import LsvError
+from lsv.errors import LsvError, PluginError
 
 
 def _spell(name: str) -> str:
@@ -44,10 +44,11 @@ class OrderTable(Generic[Known, Handler]):
         self.add(handlers or {})
 
     def add(self, handlers: Mapping[type[Known], Handler]) -> None:
-        """Declare orders and the handlers that carry them out."""
+        """Declare orders and the handlers that carry them out. Raises ``PluginError`` for a name that is taken."""
         for kind, handler in handlers.items():
             name = name_of(kind)
-            assert name not in self._decoders, f"the order {name} is declared twice"
+            if name in self._decoders:
+                raise PluginError(f"the order {name} of {kind.__module__} is known already: give it another name")
             self._decoders[name] = msgspec.msgpack.Decoder(kind)
             self._handlers[kind] = handler
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
+from typing import cast
 
 import pytest
 
 from lsv.config import Fit
 from lsv.engine.engine import Engine
+from lsv.engine.loop import make_parts
 from lsv.engine.messages import Submit, Update
 from lsv.engine.orders.order import Handler, Order
 from lsv.engine.parts import Parts
 from lsv.engine.parts.part import Part, PartContext, overriding
-from lsv.errors import BadRequest, LsvError, Unavailable
+from lsv.errors import BadRequest, LsvError, PluginError, RequestFailed, Unavailable
+from lsv.offers import PartOffer
+from lsv.plugins.catalog import Catalog
 from lsv.request.group import RequestGroup
 from lsv.request.params import SamplingParams
 from lsv.scheduler.policy import Fcfs
@@ -173,5 +177,43 @@ def test_parts_get_what_they_need_of_the_engine() -> None:
 
 
 def test_two_parts_of_one_name_are_refused() -> None:
-    with pytest.raises(AssertionError, match="two parts have one name"):
+    with pytest.raises(PluginError, match="two parts of the engine are called gate: leave one out with --no-plugin"):
         Parts((Gate(), Gate()))
+
+
+def test_an_order_that_is_known_is_refused() -> None:
+    class Other(Gate):
+        name = "other"
+
+    with pytest.raises(PluginError, match=r"the order open_gate of .* is known already: give it another name"):
+        make(Gate(), Other())
+
+
+def test_a_part_that_fails_on_a_request_fails_it_alone() -> None:
+    class Broken(Part):
+        name = "broken"
+
+        def open(self, group: RequestGroup) -> bool:
+            return {}[group.spec.prompt.ids[0]]
+
+    engine = make(Broken())
+    with pytest.raises(RequestFailed, match=r"the part broken failed: KeyError: 1"):
+        engine.submit("a", ask(0))
+    assert not engine.has_work
+
+
+def test_what_a_plugin_makes_must_be_a_part() -> None:
+    class Offers:
+        def offers(self, kind: object) -> list[PartOffer]:
+            return [PartOffer("odd", "odd:make")]
+
+        def load(self, offer: PartOffer) -> object:
+            return lambda context: 3
+
+        def provider(self, offer: PartOffer) -> str:
+            return "strange"
+
+    with pytest.raises(
+        PluginError, match=r"part odd of plugin strange: odd:make made a int; it must derive from .*Part"
+    ):
+        make_parts(cast(Catalog, Offers()), PartContext(engine_config(), lambda order: [], FakeClock()))

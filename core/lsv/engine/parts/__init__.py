@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
 from lsv.engine.parts.part import Part, overriding
+from lsv.errors import LsvError, PluginError, RequestFailed
 from lsv.request.group import RequestGroup
+
+log = logging.getLogger(__name__)
 
 
 class Parts:
@@ -13,7 +17,8 @@ class Parts:
 
     def __init__(self, parts: Sequence[Part]) -> None:
         names = [part.name for part in parts]
-        assert len(set(names)) == len(names), f"two parts have one name: {sorted(names)}"
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise PluginError(f"two parts of the engine are called {', '.join(twice)}: leave one out with --no-plugin")
         self.all = tuple(parts)
         self.releasing = overriding(parts, "ready")
         self.stepping = overriding(parts, "before_step")
@@ -23,9 +28,19 @@ class Parts:
         self._counting = overriding(parts, "counters")
 
     def open(self, group: RequestGroup) -> None:
-        """Note in ``group.needs`` which parts let the group wait. Raises what a part refuses it with."""
+        """Note in ``group.needs`` which parts let the group wait.
+
+        Raises what a part refuses it with, and ``RequestFailed`` if a part fails, so that others go on.
+        """
         for part in self._opening:
-            if part.open(group):
+            try:
+                waits = part.open(group)
+            except LsvError:
+                raise
+            except Exception as cause:
+                log.exception("the part %s failed on a request", part.name)
+                raise RequestFailed(f"the part {part.name} failed: {type(cause).__name__}: {cause}") from cause
+            if waits:
                 group.needs.add(part.name)
 
     @property

@@ -30,8 +30,8 @@ class Part:
 
     The engine asks each part at the points below. Every method has a default that does nothing. The engine collects
     once which parts override a method, so that a part costs nothing where it does nothing. All calls come from the
-    engine's thread, between steps; a part that blocks there blocks every request. An error that a method is not said
-    to raise ends the engine.
+    engine's thread, between steps; a part that blocks there blocks every request. An unexpected error in ``open`` fails
+    that request, and in any other method it ends the engine.
     """
 
     name: ClassVar[str]
