@@ -20,9 +20,18 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture(scope="session")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that ``lsv-sample`` is installed in."""
-    target = tmp_path_factory.mktemp("site")
+    return _install("lsv-sample", tmp_path_factory.mktemp("site"))
+
+
+@pytest.fixture(scope="session")
+def quota(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that ``lsv-quota`` is installed in."""
+    return _install("lsv-quota", tmp_path_factory.mktemp("site"))
+
+
+def _install(package: str, target: Path) -> Path:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    where = ["--no-build-isolation", "--no-index", "--target", str(target), str(HERE / "lsv-sample")]
+    where = ["--no-build-isolation", "--no-index", "--target", str(target), str(HERE / package)]
     subprocess.run([*pip, *where], check=True, timeout=120, capture_output=True)
     return target
 

@@ -1,8 +1,6 @@
 """A package from outside takes part in the engine: it holds requests back, counts them, and has a metric."""
 
 import re
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -13,16 +11,6 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent / "lsv-quota"
-
-
-@pytest.fixture(scope="module")
-def quota(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that ``lsv-quota`` is installed in."""
-    target = tmp_path_factory.mktemp("site")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    where = ["--no-build-isolation", "--no-index", "--target", str(target), str(FOLDER)]
-    subprocess.run([*pip, *where], check=True, timeout=120, capture_output=True)
-    return target
 
 
 def test_it_passes_the_checks_for_plugins(run: Callable) -> None:
