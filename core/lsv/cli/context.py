@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from lsv.errors import ConfigError
-from lsv.plugins import Plugins, load
+from lsv.plugins import Plugins, load, packages
 from lsv.processes import logs
 from lsv.settings import Declared, Given, Setting, Settings, dashed, gather, neutral, options, unknown_variables
 from lsv.settings.flags import CommandLine, is_flag, parse
@@ -89,7 +89,7 @@ class CommandContext:
         settings = gather(declared, line.given, file=self._chosen["config"], positional=plain, known=known)
         self._check_chosen(settings)
         self.warn_of_broken()
-        logs.adopt(settings)
+        logs.adopt(settings, packages())
         settings.hand_on("cache_root")
         for warning in (*neutral.warnings(settings), *unknown_variables(known)):
             self._warn_once(warning)

@@ -11,6 +11,7 @@ from lsv.cli import main
 from lsv.cli.context import CommandContext, choose_plugins
 from lsv.errors import ConfigError, PluginError
 from lsv.offers import CommandOffer
+from lsv.plugins import ESSENTIAL
 from lsv.settings import Setting, options
 from lsv_doctor import command as doctor
 from lsv_scaffold import command as new
@@ -148,7 +149,7 @@ def test_plugins_are_chosen_before_other_flags_are_known(tmp_path: Path, monkeyp
     monkeypatch.setenv("LSV_PLUGINS", "cpu")
     assert choose_plugins([])["plugins"] == ("cpu",)
     context = CommandContext.open(["--config", str(file), "--plugins", "cpu,demo"])
-    assert set(context.plugins.names) == {"core", "cpu"}
+    assert set(context.plugins.names) == {*ESSENTIAL, "cpu"}
 
 
 def test_plugins_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,6 +59,18 @@ def test_a_file_made_for_vllm_decides(tmp_path: Path, monkeypatch: pytest.Monkey
     assert log.read_text() == "<lsv.there.already hello>\n"
 
 
+def test_a_file_holds_for_the_packages_of_plugins_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, log = write(tmp_path)
+    monkeypatch.setenv("VLLM_LOGGING_CONFIG_PATH", str(file))
+    logs.set_up("never", "error", plugins.packages())
+    for name in ("lsv_runtime.x", "lsv_cpu.x"):
+        logging.getLogger(name).info("hello")
+        assert log.read_text().splitlines()[-1] == f"<{name} hello>"
+    for name in plugins.packages() - {"lsv"}:  # for the tests after this one
+        logging.getLogger(name).handlers.clear()
+        logging.getLogger(name).propagate = True
+
+
 def test_plugins_are_as_talkative_as_lsv() -> None:
     for level in ("info", "error"):
         logs.set_up("%(message)s", level, plugins.packages())
