@@ -264,7 +264,7 @@ def test_budget_is_a_share_of_what_is_free(caplog: pytest.LogCaptureFixture) -> 
 def test_an_engine_tells_of_its_stages(caplog: pytest.LogCaptureFixture) -> None:
     """Each by itself, of the memory that the emulation has."""
     options = {"platform": "hpu", "emulate": True, "hpu_skip_warmup": True, "max_model_len": 256, "max_num_seqs": 2}
-    with caplog.at_level("DEBUG", "lsv"), LLM("lsv-demo", **options):
+    with caplog.at_level("DEBUG", "lsv_runtime"), LLM("lsv-demo", **options):
         pass
     pattern = r"(.+) took (\S+ \w+) of device memory \(\S+ \w+/1 GiB used\) and"
     told = (re.match(pattern, record.getMessage()) for record in caplog.records)

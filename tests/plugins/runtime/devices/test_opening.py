@@ -20,7 +20,7 @@ class Careless(CpuPlatform):
 
 
 def test_a_platform_that_opens_something_else_is_named() -> None:
-    message = r"^platform careless opened a dict, which does not derive from lsv\.devices\.device\.Device$"
+    message = r"^platform careless opened a dict, which does not derive from lsv_runtime\.devices\.device\.Device$"
     with pytest.raises(ConfigError, match=message):
         open_index(Careless(), 0, {})
     with pytest.raises(ConfigError, match=message):

@@ -55,7 +55,7 @@ def test_windows_are_per_layer(changes, windows):
 
 
 def test_keys_that_change_nothing_are_no_obstacle(caplog):
-    caplog.set_level("INFO", "lsv")
+    caplog.set_level("INFO", "lsv_runtime")
     read(
         _attn_implementation_autoset=True, unsloth_version="2025.1", unsloth_fixed=True, temperature=0.6, top_k=20,
         do_sample=True, max_length=20, num_beams=1, suppress_tokens=[1],

@@ -34,7 +34,7 @@ class FakeDevice:
 def test_each_stage_is_told_apart(caplog: pytest.LogCaptureFixture) -> None:
     device: Any = FakeDevice(2, 5, 4)
     stages = Stages(device)
-    with caplog.at_level("INFO", "lsv"):
+    with caplog.at_level("INFO", "lsv_runtime"):
         stages.tell("Loading weights")
         stages.tell("init_cache_engine")
     first, second = (record.getMessage() for record in caplog.records)
@@ -47,7 +47,7 @@ def test_each_stage_is_told_apart(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_stage_that_takes_nothing_is_for_debugging(caplog: pytest.LogCaptureFixture) -> None:
     device: Any = FakeDevice(2, 2)
     stages = Stages(device)
-    with caplog.at_level("DEBUG", "lsv"):
+    with caplog.at_level("DEBUG", "lsv_runtime"):
         stages.tell("Warm-up")
     (record,) = caplog.records
     assert (record.levelname, "-" in record.getMessage().removeprefix("Warm-up")) == ("DEBUG", False)
@@ -58,7 +58,7 @@ def test_a_device_in_the_hosts_memory_has_the_figures_of_its_process(caplog: pyt
     device: Any = FakeDevice(9, 5)
     device.shares_host = True
     stages = Stages(device)
-    with caplog.at_level("DEBUG", "lsv"):
+    with caplog.at_level("DEBUG", "lsv_runtime"):
         block = np.ones(256 << 20, np.uint8)
         stages.tell("Loading weights")
     (record,) = caplog.records
