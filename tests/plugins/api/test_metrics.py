@@ -170,7 +170,6 @@ def test_the_balance_of_experts_is_told_where_they_move():
     assert list(collect_experts({("plain", "0"): Stats()})) == []
 
 
-@pytest.mark.row("F-756", "F-757", "F-758", "F-759", "F-760", "F-761", "F-762", "F-1014")
 async def test_parts_of_the_engine_are_counted(site):
     families = await scrape(site)
     assert not any(name.startswith("lsv:quota") for name in families)
@@ -180,6 +179,7 @@ async def test_parts_of_the_engine_are_counted(site):
     assert sample(families, "lsv:quota_seconds_total") == 0.5
 
 
+@pytest.mark.row("F-756", "F-757", "F-758", "F-759", "F-760", "F-761", "F-762", "F-1014")
 async def test_buckets(site):
     families = await scrape(site)
     for name, expected in BUCKETS.items():
