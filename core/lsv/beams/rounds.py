@@ -200,7 +200,7 @@ class BeamSearches:
         return group in self._groups
 
     def open(self, asked: RequestGroup, stop_ids: Sequence[int]) -> Round:
-        """A request's first round. Raises ``BadRequest``."""
+        """A request's first round, which waits for what the request waits for. Raises ``BadRequest``."""
         if not (self._config.mixed_batches or self._config.chunked_prefill):
             raise BadRequest(
                 "use_beam_search: this engine computes whole prompts apart from answers, and a search would keep all "
@@ -216,6 +216,7 @@ class BeamSearches:
         group = _Group(asked, prompts, min(self._vocab_size, likeliest_of(params, stop_ids)))
         first = group.next_round()
         assert first is not None, "a search needs no round"
+        first.needs |= asked.needs
         self._groups[asked.id] = group
         return first
 

@@ -335,7 +335,7 @@ class Engine(Generic[Owner]):
             self._started.satisfy(group, need)
             return
         for outcome in self._started.refuse(group, error.message):
-            self._publish(outcome, error)
+            self._take(outcome, error)
 
     def _guided(self, outcome: Outcome) -> Outcome:
         """An outcome as it is once the request's grammar, if it has one, has seen the new tokens."""

@@ -133,6 +133,30 @@ def test_a_part_refuses_a_request_at_once_or_later() -> None:
     assert len(gate.closed) == 2
 
 
+def ask_for_beams(id: int) -> Submit:
+    params = SamplingParams(use_beam_search=True, n=2, best_of=2, max_tokens=2, logprobs=0)
+    return Submit(id=id, spec=make_spec((1, 2, 3), params, request_id=f"r{id}"))
+
+
+def test_a_beam_search_waits_like_others() -> None:
+    gate = Gate()
+    engine = make(gate)
+    engine.submit("a", ask_for_beams(0))
+    assert step(engine) == []
+    gate.let_all_through(OpenGate())
+    assert {update.index for update in step(engine) if update.finish} == {0, 1}
+    assert gate.closed == gate.waiting
+
+
+def test_a_beam_search_that_waits_may_be_refused() -> None:
+    gate = Gate()
+    engine = make(gate)
+    engine.submit("a", ask_for_beams(0))
+    gate.leaving.append((gate.waiting[0], Unavailable("the gate stays shut")))
+    assert {update.error.message for update in step(engine) if update.error} == {"the gate stays shut"}
+    assert not engine.has_work
+
+
 def test_an_aborted_request_may_be_let_through() -> None:
     gate = Gate()
     engine = make(gate)
