@@ -94,11 +94,10 @@ def test_other_answers_go_on_while_a_grammar_is_slow(
         engine.step()
     engine.submit("a", ask(1, None, max_tokens=20))
     engine.submit("a", ask(2, "quick"))
-    began = time.monotonic()
-    news = [update for _ in range(60) for update in engine.step().get("a", [])]
-    assert time.monotonic() - began < 30
-    assert len(tokens(news, 1)) == 20
-    assert tokens(news, 2)[-1] == 40
+    began, news = time.monotonic(), list[Update]()
+    while len(tokens(news, 1)) < 20 or tokens(news, 2)[-1:] != [40]:
+        assert time.monotonic() - began < 30
+        news += engine.step().get("a", [])
     assert tokens(news, 0) == []
     gate.set()
     assert tokens(run(engine), 0)[-1] == 40

@@ -25,7 +25,9 @@ def pytest_configure(config):
 """
 TESTS = """
 import subprocess, sys, pytest
-from lsv.settings import Declared, Settings
+from lsv.settings import Declared, Setting, Settings, options
+
+SOME = Declared((Setting(name="some", help="one"),))
 
 @pytest.fixture(scope="module")
 def server():
@@ -41,23 +43,28 @@ def test_first(around): ...
 @pytest.mark.parametrize("reads", [False, True])
 def test_second(server, reads):
     if reads:
-        Settings(Declared(()), {})
+        Settings(SOME, {})
 
 @pytest.mark.row("F-1")
 def test_third(): ...
 
 @pytest.mark.row("F-1")
 def test_fourth():
-    Settings(Declared(()), {})
+    Settings(SOME, {})
+
+@pytest.mark.row("F-1")
+def test_fifth():
+    Settings(Declared(options.CACHING), {})
 
 def test_without_a_row():
-    Settings(Declared(()), {})
+    Settings(SOME, {})
 """
 STARTED = {
     "test_it.py::test_first": {"fast": ["command xpu emulated"]},
     "test_it.py::test_second": {"fast": ["command xpu emulated"]},
     "test_it.py::test_third": {"fast": []},
     "test_it.py::test_fourth": {"fast": ["settings"]},
+    "test_it.py::test_fifth": {"fast": []},
 }
 
 
@@ -78,7 +85,7 @@ def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
 
 
 def test_fixtures_count_for_every_test_that_uses_them(pytester: pytest.Pytester, file: Path) -> None:
-    run(pytester, "--renew").assert_outcomes(passed=6)
+    run(pytester, "--renew").assert_outcomes(passed=7)
     assert json.loads(file.read_text()) == STARTED
 
 

@@ -285,7 +285,7 @@ def test_logits_processors_are_asked_for_by_known_names():
             LogitsProcessorOffer("two", "nowhere:Two", arguments=some),
         ]
 
-    client = inline(plugins_of(some=SimpleNamespace(api=1, lsv_logits_processors=lsv_logits_processors)))
+    client = inline(plugins_of(some=SimpleNamespace(api=2, lsv_logits_processors=lsv_logits_processors)))
     for asked, message in (
         ({"tow": 1}, r"there is no logits processor 'tow'; did you mean two\? \(known: one, two\)"),
         ({"two": {"normalize": 1}}, r"two: Expected `bool \| null`, got `int` - at `\$.normalize`"),
@@ -305,7 +305,7 @@ def test_plugins_hear_of_every_request():
     def lsv_request_finished(record: RequestRecord) -> None:
         heard.append(record)
 
-    watcher = SimpleNamespace(api=1, lsv_request_finished=lsv_request_finished)
+    watcher = SimpleNamespace(api=2, lsv_request_finished=lsv_request_finished)
     client = inline(plugins_of(watcher=watcher))
     client.add(make_spec((1, 2), SamplingParams(max_tokens=2, ignore_eos=True), request_id="a"))
     client.add(make_spec((1, 2), PoolingParams(), request_id="v"))

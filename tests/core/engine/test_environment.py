@@ -57,7 +57,7 @@ def test_variables_of_a_platform_are_there_before_the_executor(tmp_path: Path, m
     (tmp_path / "executor_read_late.py").write_text(EXECUTOR)
     monkeypatch.setitem(sys.modules, "platform_read_early", SimpleNamespace(Early=Early))
     manifest = SimpleNamespace(
-        api=1,
+        api=2,
         lsv_platforms=hookimpl(lambda: [PlatformOffer("early", "platform_read_early:Early", lambda: ())]),
         lsv_executors=hookimpl(lambda: [ExecutorOffer("late", "executor_read_late:Executor")]),
         lsv_policies=hookimpl(lambda: [PolicyOffer("any", "builtins:object")]),

@@ -71,7 +71,7 @@ def test_defaults_come_with_reasons(configure):
     assert why(config, "max_model_len") == "the checkpoint's own"
     assert config.max_num_batched_tokens == 2048
     assert config.block_size == 32
-    assert config.plugins == ("core", "cpu", "demo", "models")
+    assert config.plugins == ("core", "cpu", "demo", "models", "offline", "runtime")
 
 
 @pytest.mark.row("F-007")

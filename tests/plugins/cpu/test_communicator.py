@@ -10,7 +10,7 @@ import pytest
 
 RANK = """
 import sys, torch
-from lsv.platform import Group
+from lsv_runtime.devices.communicator import Group
 from lsv_cpu.platform import CpuPlatform
 
 rank, size = int(sys.argv[1]), int(sys.argv[2])

@@ -267,7 +267,7 @@ def test_nccl_is_made_as_torch_wants_it(monkeypatch: pytest.MonkeyPatch) -> None
 
 RANK = """
 import sys, torch
-from lsv.platform import Group
+from lsv_runtime.devices.communicator import Group
 from lsv_cuda.emulation import EmulatedCudaPlatform
 
 rank, port = map(int, sys.argv[1:])

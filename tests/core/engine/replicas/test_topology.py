@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,8 +28,8 @@ def test_every_replica_has_the_same_configuration_but_for_its_number():
 
 def test_ranks_of_all_replicas_share_the_machine(monkeypatch: pytest.MonkeyPatch):
     opened: list[tuple[Any, ...]] = []
-    platform = SimpleNamespace(open_rank=lambda *asked: opened.append(asked))
-    monkeypatch.setattr(device, "load_platform", lambda *_, **__: platform)
+    monkeypatch.setattr(device, "load_platform", lambda *_, **__: None)
+    monkeypatch.setattr(device, "open_rank", lambda platform, *asked: opened.append(asked))
     for one in fake_config(topology=Topology(data=2, tensor=2), device=4).replicas():
         for rank in range(2):
             device.open_device(one, plugins.load(()).catalog, rank)
@@ -47,8 +46,8 @@ def test_the_number_of_replicas_is_an_option(local: int | None):
 @pytest.mark.row("F-571")
 def test_a_machine_is_divided_among_the_replicas_that_it_has(monkeypatch: pytest.MonkeyPatch):
     opened: list[tuple[Any, ...]] = []
-    platform = SimpleNamespace(open_rank=lambda *asked: opened.append(asked))
-    monkeypatch.setattr(device, "load_platform", lambda *_, **__: platform)
+    monkeypatch.setattr(device, "load_platform", lambda *_, **__: None)
+    monkeypatch.setattr(device, "open_rank", lambda platform, *asked: opened.append(asked))
     config = fake_config(topology=Topology(data=5, tensor=2, local=(2, 3)))
     assert [one.topology.replica for one in config.local_replicas()] == [2, 3, 4]
     for one in config.local_replicas():

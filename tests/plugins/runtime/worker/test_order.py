@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lsv.plugins import builtin
+from lsv_offline import plugin
 from lsv_runtime.nn.sampling import Sampling
 from lsv_runtime.worker.processing import Processors
 from lsv_runtime.worker.sampler import draw_rows
@@ -108,7 +108,7 @@ def test_features_apply_in_the_declared_order(make_slot: Callable[..., Slot], fe
     params: dict[str, Any] = {"temperature": 1.0}
     for name in features:
         params |= CHAIN[name][0]
-    processors = Processors(catalog_of(builtin), engine_config(), len(LOGITS), torch.device("cpu"))
+    processors = Processors(catalog_of(plugin), engine_config(), len(LOGITS), torch.device("cpu"))
 
     def enter(seed: int, **more: Any) -> Slot:
         slot = make_slot(PROMPT, OUTPUT, vocabulary=len(LOGITS), engine_seed=seed, **{**params, **more})
