@@ -33,6 +33,8 @@ PROGRAMS = (
     "offline_inference_encoder_decoder",
 )
 """Those of the 25 lines that are programs, in vLLM's sources."""
+_ON_RAY = "tests/plugins/ray/"
+"""Tests that are skipped where Ray is not installed."""
 _PYTEST = (sys.executable, "-m", "pytest", "-n2", "--dist", "loadgroup")
 
 
@@ -75,8 +77,11 @@ def try_rows(drawn: Sequence[Row], held: Held, evidence: Started) -> int:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "evidence.json"
         for slow, marks in ((False, "not slow and not gpu"), (True, "not gpu")):
-            if tests := sorted({test for tests, needs_slow in chosen if needs_slow == slow for test in tests}):
-                run([*_PYTEST, f"--renew-evidence={file}", "-m", marks, *tests])
+            tests = {test for tests, needs_slow in chosen if needs_slow == slow for test in tests}
+            on_ray = {test for test in tests if test.startswith(_ON_RAY)}
+            for group, packages in ((tests - on_ray, ""), (on_ray, find_packages())):
+                if group:
+                    run([*_PYTEST, f"--renew-evidence={file}", "-m", marks, *sorted(group)], PYTHONPATH=packages)
         found = compatibility.read_evidence(file) if file.exists() else {}
     differing = 0
     for row in sorted(drawn):
@@ -92,8 +97,14 @@ def try_lines() -> bool:
     return run([*_PYTEST, "-rs", "tests/seeds", *programs]) == 0
 
 
-def run(command: Sequence[str]) -> int:
-    environment = environment_with({"LSV_TEST_SEEDS": "1", "OMP_NUM_THREADS": "1"})
+def find_packages() -> str:
+    """The folder with Ray, which ``make test-seeds`` installs apart; empty if it has not."""
+    libraries = environment_with({}).get("LSV_TEST_LIBRARIES")
+    return "" if libraries is None else str(next(Path(libraries).glob("env/lib/python3*/site-packages")))
+
+
+def run(command: Sequence[str], **variables: str) -> int:
+    environment = environment_with({"LSV_TEST_SEEDS": "1", "OMP_NUM_THREADS": "1", **variables})
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 
