@@ -63,9 +63,9 @@ class Engine(Generic[Owner]):
         parts: Callable[[PartContext], Sequence[Part]] = lambda context: (),
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Without a ``guide``, requests whose answers must have a form are refused; ``rhythm`` is that of replicas.
+        """Without a ``guide``, the engine refuses structured outputs. ``rhythm`` keeps replicas in lock-step.
 
-        ``parts`` makes those that take part beside the engine's own.
+        ``parts`` makes further parts; they come after the engine's own.
         """
         self.config = config
         self.rhythm = rhythm
@@ -253,9 +253,7 @@ class Engine(Generic[Owner]):
         for outcome in self._started.expire(began):
             self._take(outcome)
         self._take_grammars()
-        for part in self._parts.releasing:
-            for group, error in part.ready():
-                self._settle_need(group, part.name, error)
+        self.advance()
         try:
             self._plan_ahead(began)
             self.stalled = not self._in_flight
@@ -265,6 +263,12 @@ class Engine(Generic[Owner]):
             self._fail_all(error)
             raise
         return self._updates.take()
+
+    def advance(self) -> None:
+        """Have the parts go on with what they have begun, and let requests through that need not wait any longer."""
+        for part in self._parts.releasing:
+            for group, error in part.ready():
+                self._settle_need(group, part.name, error)
 
     @property
     def _started(self) -> Scheduler:

@@ -134,7 +134,7 @@ class InlineClient(ClientBase):
             raise BadRequest(f"mode: {engine.unfinished} requests are under way: step until they end", param="mode")
         ending = handler.carry_out(order)
         while ending is not None and not ending.done():
-            engine.adapters.advance()
+            engine.advance()
             time.sleep(_PAUSE)
         self.adapters = engine.adapters.listed
         if ending is not None:
