@@ -25,7 +25,7 @@ LONG_CLASSES = {
     "Engine": "until features take part in it",
     "EngineLoop": "until features take part in it",
     "Worker": "until features take part in it",
-    "SocketClient": "until orders are records",
+    "SocketClient": "until its connection is a class of its own",
 }
 """Classes of core that are longer, each with the reason."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from lsv.settings import environment_with
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHOUT = """
@@ -29,7 +30,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     (tmp_path / "sitecustomize.py").write_text(WITHOUT)
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    environment = environment_with({"PYTHONPATH": str(tmp_path)})
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
