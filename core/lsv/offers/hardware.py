@@ -97,7 +97,7 @@ class ExecutorOffer(msgspec.Struct, frozen=True):
     load: str
     join: str = ""
     """Names a ``(config, catalog, delay) -> None`` that runs the ranks of a machine other than the first, until the
-    engine ends. ``delay`` says how long to wait before each attempt to join. Empty where there are no such machines.
+    engine ends. ``delay`` says how long to wait before each attempt to join. Empty if the executor uses one machine.
     """
 
 

@@ -52,8 +52,9 @@ _GATED_MLP, _EXPERTS, _NOTHING = range(3)  # ``FeedForward`` of native/layer.cpp
 
 
 class FusedLayer(Kernel):
-    """``lsv_runtime.nn.decoder.DecoderLayer`` with a gated MLP or experts, over ``CpuAttention``: x [T, hidden] -> [T,
-    hidden].
+    """``lsv_runtime.nn.decoder.DecoderLayer`` with a gated MLP or experts, over ``CpuAttention``.
+
+    x [T, hidden] -> [T, hidden].
 
     The layer's parts get native kernels of their own, which share their packed weights with this one. They run instead
     of it with another attention backend, without a cache, where ranks exchange results by other means than shared

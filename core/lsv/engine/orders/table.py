@@ -13,6 +13,6 @@ def make_table(sleep: SleepState, reset_prefix_cache: Callable[[], None]) -> Eng
     """The orders that every engine knows."""
     table = EngineOrders("the engine knows", BadRequest)
     table.add({ResetPrefixCache: Handler(lambda _: reset_prefix_cache())})
-    table.add({Drain: Handler(lambda _: None)})  # ``Orders`` takes no requests meanwhile, and there is no more to do
+    table.add({Drain: Handler(lambda _: None)})  # waiting is all: ``Orders`` refuses new requests by itself
     table.add(sleep.orders)
     return table

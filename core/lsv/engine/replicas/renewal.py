@@ -53,7 +53,7 @@ class Renewal:
         log.info("all replicas have been replaced")
 
     async def _renew(self, client: SocketClient, supervisor: Supervisor | StandIn) -> None:
-        draining = asyncio.create_task(client.order(Drain()))  # which is told of it even where there is no time for it
+        draining = asyncio.create_task(client.order(Drain()))  # the engine gets the order even if no time is left
         try:
             done, _ = await asyncio.wait([draining], timeout=self._drain)
             for one in done:

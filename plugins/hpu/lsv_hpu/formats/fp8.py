@@ -26,8 +26,9 @@ _FULL = LARGEST_FP8["gaudi3"]
 
 
 class DynamicFp8(Kernel):
-    """``lsv_runtime.weights.codebook.CodedLinear`` over the codes of e4m3 with a scale for each output; x [...,
-    inputs].
+    """``lsv_runtime.weights.codebook.CodedLinear`` over the codes of e4m3 with a scale for each output.
+
+    x is [..., inputs].
 
     Where a device's range is the narrower one, weights are halved and their scales doubled: below 2⁻⁶ they may then be
     off by half of the smallest number.
