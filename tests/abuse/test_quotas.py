@@ -15,7 +15,7 @@ from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
 from lsv.scheduler.policy import Fcfs
-from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config
 from lsv_testing.fakes.requests import make_spec
 from lsv_testing.fakes.text import letters
 
@@ -27,7 +27,9 @@ class Account:
     """One request on an engine over a fake worker, and the tokens that its chunks count."""
 
     def __init__(self, executor: FakeExecutor | None = None, **changes: object) -> None:
-        self.engine: Engine[str] = Engine(engine_config(**changes), executor or FakeExecutor(), Fcfs())
+        self.engine: Engine[str] = Engine(
+            engine_config(**changes), executor or FakeExecutor(), Fcfs(), parts=core_parts
+        )
         self.engine.start(lambda *_: None)
         self.counted = 0
         self.chunks: list[Chunk] = []

@@ -18,7 +18,7 @@ from lsv.request.request import FinishReason
 from lsv.request.structured import StructuredOutputsParams
 from lsv.scheduler.policy import Fcfs
 from lsv_testing.fakes.clock import FakeClock
-from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.engine import FakeExecutor, engine_config, part_of
 from lsv_testing.fakes.grammar import EOS, CountUp, FakeCompiler
 from lsv_testing.fakes.requests import make_spec
 
@@ -57,7 +57,9 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Engine[str]]:
         found.found = {"slow": Slow(40), "quick": CountUp(40)}
         executor.depth = depth
         engine: Engine[str] = Engine(
-            engine_config(**changes), executor, Fcfs(), guide=Guide(found), now=FakeClock()  # type: ignore[arg-type]
+            engine_config(**changes), executor, Fcfs(),
+            parts=lambda host: [Guide(found, host)],  # type: ignore[arg-type]
+            now=FakeClock(),
         )  # fmt: skip
         engine.start(lambda *_: None)
         return engine
@@ -136,8 +138,8 @@ def test_answers_that_share_a_steps_allowance_take_turns(
     engine = make(seconds=followed.QUICK / 2)
     monkeypatch.setattr(guide, "ALLOWANCE", 2 * followed.QUICK)
     lane: list[int] = []
-    follow = engine._guide._lane.follow  # type: ignore[union-attr]
-    monkeypatch.setattr(engine._guide._lane, "follow", lambda *given: (lane.append(1), follow(*given))[1])  # type: ignore[union-attr]
+    follow = part_of(engine, Guide)._lane.follow  # type: ignore[union-attr]
+    monkeypatch.setattr(part_of(engine, Guide)._lane, "follow", lambda *given: (lane.append(1), follow(*given))[1])  # type: ignore[union-attr]
     for id in range(8):
         engine.submit("a", ask(id, prompt=(id + 1,)))
     news = run(engine)

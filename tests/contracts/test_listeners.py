@@ -97,7 +97,6 @@ KNOWN: dict[str, Web | Guarded | NoListener] = {
     ),
     "core/lsv/engine/replicas/nodes/reception.py::Reception.__aenter__": _DOOR,
     "core/lsv/engine/replicas/nodes/stand_in.py::StandIn.open": _PRIVATE,
-    "core/lsv/engine/loop.py::EngineLoop.__init__": NoListener("takes messages of other replicas"),
     "core/lsv/engine/supervision/process.py::_listen": _PRIVATE,
     "core/lsv/processes/nodes/door.py::listen": _DOOR,
     "core/lsv/processes/ports.py::_is_free": NoListener("looks whether a port is free"),

@@ -18,7 +18,7 @@ OF_MODULES = {
     ("PilImage", "open"), ("av", "open"), ("shutil", "copy"), ("shutil", "copyfile"),
 }  # fmt: skip
 NOT_FILES = {
-    "CommandContext.open", "self._fetches.open", "self._guide.open", "self._parts.open", "self._searches.open",
+    "CommandContext.open", "self._fetches.open", "self._open.open", "self.parts.open",
     "one.open", "self.open",
     "self._kv.open", "self._speculation.open", "platform.open", "part.open", "call.open", "self.read_text",
 }  # fmt: skip

@@ -22,8 +22,6 @@ LONG_CLASSES = {
     "Scheduler": "each method is one thing that happens to requests, and all change the same books",
     "KVManager": "likewise, for blocks",
     "ReplicaSet": "until the cluster is a plugin",
-    "Engine": "until features take part in it",
-    "EngineLoop": "until features take part in it",
     "Worker": "until features take part in it",
     "SocketClient": "until its connection is a class of its own",
 }

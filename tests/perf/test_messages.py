@@ -9,7 +9,7 @@ from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import StepPlan, StepResult
 from lsv.scheduler.policy import Fcfs
 from lsv_runtime.worker.channel import Ran, Run
-from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config
 from lsv_testing.fakes.requests import make_spec
 
 SIZES = (1, 32, 256)
@@ -48,7 +48,7 @@ def test_bytes_of_a_token(frozen) -> None:
 
 def start(executor: Recorder, rows: int) -> Engine[str]:
     config = engine_config(max_num_seqs=rows, num_blocks=16 * rows, max_num_batched_tokens=PROMPT * rows)
-    engine: Engine[str] = Engine(config, executor, Fcfs(), now=lambda: 0.0)
+    engine: Engine[str] = Engine(config, executor, Fcfs(), parts=core_parts, now=lambda: 0.0)
     engine.start(lambda stage, done, total: None)
     for number in range(rows):
         prompt = tuple((number + place) % 50 for place in range(PROMPT))

@@ -14,7 +14,8 @@ import msgspec
 
 from lsv.beams.search import Beam, BeamSearch, likeliest_of
 from lsv.beams.watch import StopWatch
-from lsv.config import EngineConfig
+from lsv.config import Fit
+from lsv.engine.parts.part import Host, Part, PartContext
 from lsv.errors import BadRequest
 from lsv.request.group import RequestGroup
 from lsv.request.params import SamplingParams
@@ -181,26 +182,30 @@ class _Group:
         return request
 
 
-class BeamSearches:
+def make_beams(context: PartContext) -> BeamSearches:
+    """The part of an engine that searches."""
+    return BeamSearches(context.engine)
+
+
+class BeamSearches(Part):
     """The requests under way that are answered by beam search, by the ids of their groups."""
 
-    def __init__(self, config: EngineConfig) -> None:
-        self._config = config
+    name = "beams"
+
+    def __init__(self, engine: Host) -> None:
+        self._config, self._engine = engine.config, engine
         self._groups: dict[int, _Group] = {}
         self._vocab_size = self._longest = 0
 
-    def start(self, vocab_size: int, longest: int) -> None:
-        """The model is loaded; no sequence has more than ``longest`` tokens."""
-        self._vocab_size, self._longest = vocab_size, longest
+    def start(self, fit: Fit) -> None:
+        self._vocab_size, self._longest = fit.vocab_size, fit.max_model_len
 
-    def __len__(self) -> int:
-        return len(self._groups)
+    def replace(self, group: RequestGroup) -> RequestGroup:
+        """A search's first round, which waits for what the search waits for. Raises ``BadRequest``."""
+        return self._begin(group) if group.spec.searched else group
 
-    def __contains__(self, group: int) -> bool:
-        return group in self._groups
-
-    def open(self, asked: RequestGroup, stop_ids: Sequence[int]) -> Round:
-        """A request's first round, which waits for what the request waits for. Raises ``BadRequest``."""
+    def _begin(self, asked: RequestGroup) -> Round:
+        stop_ids = asked.stop_ids
         if not (self._config.mixed_batches or self._config.chunked_prefill):
             raise BadRequest(
                 "use_beam_search: this engine computes whole prompts apart from answers, and a search would keep all "
@@ -220,23 +225,24 @@ class BeamSearches:
         self._groups[asked.id] = group
         return first
 
-    def take(self, outcome: Outcome) -> Advance | None:
-        """News of a sequence of a round; None while others of the round are computed.
+    def follows(self, group: RequestGroup) -> bool:
+        return group.spec.searched
 
-        A request is forgotten with its last round.
-        """
-        advance = self._groups[outcome.request.group].take(outcome)
-        if advance is not None and advance.round is None:
-            self.close(outcome.request.group)
-        return advance
+    def follow(self, outcome: Outcome) -> tuple[Outcome, ...]:
+        """Answers that have been found; queues the next round once all of the last one is known."""
+        group = outcome.request.group
+        advance = self._groups[group].take(outcome)
+        if advance is None:
+            return ()
+        self._engine.note_computed(group, advance.computed)
+        if advance.round is None:
+            self._engine.scheduler.abort([group])
+        else:
+            self._engine.scheduler.renew(advance.round)
+        return advance.answers
 
     def close(self, group: int) -> None:
-        """A request is over; unknown ones are ignored."""
         self._groups.pop(group, None)
-
-    def clear(self) -> None:
-        """All requests are over."""
-        self._groups.clear()
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:

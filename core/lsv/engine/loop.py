@@ -28,12 +28,9 @@ from lsv.engine.guarded_policy import GuardedPolicy
 from lsv.engine.messages import (
     PROTOCOL,
     Abort,
-    Adapters,
-    Asleep,
     Beat,
     Boot,
     ClientMessage,
-    Control,
     Controlled,
     EngineMessage,
     Failed,
@@ -45,20 +42,15 @@ from lsv.engine.messages import (
     Update,
     Welcome,
 )
+from lsv.engine.open_requests import make_refusal
 from lsv.engine.orders.orders import Orders
-from lsv.engine.parts.part import Part, PartContext
-from lsv.engine.replicas.nodes.links import open_rhythm
-from lsv.engine.updates import make_refusal
-from lsv.errors import EngineDied, LsvError, PluginError
-from lsv.grammars.compiler import GrammarCompiler
-from lsv.grammars.guide import Guide
-from lsv.offers import ExecutorOffer, PartOffer, PolicyOffer
+from lsv.engine.parts.made import make_parts
+from lsv.errors import EngineDied, LsvError
+from lsv.offers import ExecutorOffer, PolicyOffer
 from lsv.plugins import Plugins
-from lsv.plugins.catalog import Catalog
 from lsv.processes import heap
 from lsv.processes.lifeline import die_with, dump_stacks_on_request
 from lsv.processes.wire import FrameReader, encode_frame
-from lsv.request.adapter import Adapter
 from lsv.resolve.hardware import load_platform
 from lsv.settings import export
 from lsv.version import __version__
@@ -91,15 +83,16 @@ class EngineLoop:
         self._orders = Orders(engine, self._announce, self._reply)
         self._next_beat = 0.0
         self._next_trim = time.monotonic() + _TRIM_INTERVAL
-        self._told: tuple[Adapter, ...] = ()
-        self._told_asleep: tuple[str, ...] = ()
+        self._assumed = self._told = engine.parts.notices
+        """What clients assume before they are told anything, and what they have been told of last."""
         self._stats_changed = False
         """Whether clients must be told of a change that no step has brought."""
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
         self._selector.register(lifeline, selectors.EVENT_READ, self._stop)
-        if (rhythm := engine.rhythm) is not None:
-            self._selector.register(rhythm, selectors.EVENT_READ, lambda _: rhythm.listen())
+        for part in engine.parts.all:
+            for end, read in part.sockets.items():
+                self._selector.register(end, selectors.EVENT_READ, partial(_call, read))
 
     def load(self) -> Fit:
         """Start the engine and report its progress. Raises ``StartError``, or ``SystemExit`` when told to stop."""
@@ -164,7 +157,7 @@ class EngineLoop:
         self._next_beat = now + config.beat_interval
         if not stage and not self._engine.has_work:
             self._engine.check()
-        beat = self._make_beat(stage)
+        beat = _make_beat(config, stage)
         with suppress(OSError):  # the parent does not read: it has signs of life enough
             self._lifeline.send(encode_frame(beat), socket.MSG_DONTWAIT)
         for number, connection in tuple(self._connections.items()):
@@ -176,11 +169,6 @@ class EngineLoop:
         if now >= self._next_trim:
             self._next_trim = now + _TRIM_INTERVAL
             heap.trim()
-
-    def _make_beat(self, stage: str) -> Beat:
-        config = self._engine.config
-        limit = config.load_timeout if stage else config.step_timeout
-        return Beat(limit + 2 * config.beat_interval, stage)  # an executor that watches workers is to notice first
 
     def _poll_timeout(self) -> float:
         """Seconds to wait for the sockets."""
@@ -241,7 +229,8 @@ class EngineLoop:
         elif isinstance(message, Hello):
             self._welcome(connection, message)
         else:
-            self._control(number, connection, message)
+            self._orders.take(number, message)
+            self._tell_of_changes()
 
     def _submit(self, number: int, connection: Connection, message: Submit) -> None:
         try:
@@ -256,17 +245,12 @@ class EngineLoop:
         if hello.protocol != PROTOCOL:
             raise ConnectionLost(f"the client speaks protocol {hello.protocol}, this engine {PROTOCOL}")
         connection.send(Welcome(PROTOCOL, __version__, config.fingerprint(), config))
-        if self._told:
-            connection.send(Adapters(self._told))
+        for notice in self._told:
+            if notice not in self._assumed:
+                connection.send(notice)
         connection.send(self._progress if self._fit is None else Ready(self._fit))
-        if self._told_asleep:
-            connection.send(Asleep(self._told_asleep))
-        connection.send(self._make_beat(self._progress.stage if self._fit is None else ""))
+        connection.send(_make_beat(config, self._progress.stage if self._fit is None else ""))
         connection.deliver((), self._engine.stats)
-
-    def _control(self, number: int, connection: Connection, message: Control) -> None:
-        self._orders.take(number, message)
-        self._tell_of_changes()
 
     def _reply(self, number: int, answer: Controlled) -> None:
         self._tell_of_changes()
@@ -279,14 +263,12 @@ class EngineLoop:
         self._next_beat = 0.0  # the next one says again that steps are computed
 
     def _tell_of_changes(self) -> None:
-        """Tell all clients of adapters that came or went, and of parts that fell asleep or woke up."""
-        listed, asleep = self._engine.adapters.listed, self._engine.sleep.parts
-        if listed != self._told:
-            self._told = listed
-            self._broadcast(Adapters(listed))
-        if asleep != self._told_asleep:
-            self._told_asleep = asleep
-            self._broadcast(Asleep(asleep))
+        """Tell all clients what has changed about the engine's parts."""
+        told, self._told = self._told, self._engine.parts.notices
+        if told != self._told:
+            for notice in self._told:
+                if notice not in told:
+                    self._broadcast(notice)
 
     def _deliver(self, updates: dict[int, list[Update]]) -> None:
         stats = self._engine.stats
@@ -328,6 +310,15 @@ class EngineLoop:
         if self._fit is not None and self._engine.failure is None:
             self._engine.abort_all(number)
             self._stats_changed = True
+
+
+def _make_beat(config: EngineConfig, stage: str) -> Beat:
+    limit = config.load_timeout if stage else config.step_timeout
+    return Beat(limit + 2 * config.beat_interval, stage)  # an executor that watches workers is to notice first
+
+
+def _call(read: Callable[[], None], _: object) -> None:
+    read()
 
 
 def main(listener: int, lifeline: int, parent: int) -> int:
@@ -385,24 +376,7 @@ def make_engine(config: EngineConfig, loaded: Plugins) -> Engine[Any]:
     executor = catalog.load(catalog.find(ExecutorOffer, config.executor))(catalog)
     offer = catalog.find(PolicyOffer, config.policy)
     policy = GuardedPolicy(catalog.load(offer)(), offer.name, catalog.provider(offer))
-    rhythm = open_rhythm(config) if config.topology.shares_experts else None
-    guide = Guide(GrammarCompiler(catalog, config))
-    return Engine(config, executor, policy, guide=guide, rhythm=rhythm, parts=partial(make_parts, catalog))
-
-
-def make_parts(catalog: Catalog, context: PartContext) -> list[Part]:
-    """The parts that plugins offer. Raises ``PluginError``."""
-    made = []
-    for offer in catalog.offers(PartOffer):
-        part = catalog.load(offer)(context)
-        if isinstance(part, Part):
-            made.append(part)
-        elif part is not None:
-            raise PluginError(
-                f"part {offer.name} of plugin {catalog.provider(offer)}: {offer.load} made a {type(part).__name__}; it "
-                f"must derive from {Part.__module__}.Part"
-            )
-    return made
+    return Engine(config, executor, policy, parts=partial(make_parts, catalog))
 
 
 def _read_boot(channel: socket.socket) -> Boot:

@@ -13,9 +13,17 @@ from lsv.plugins import load
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.policy import Policy
 from lsv.scheduler.scheduler import Scheduler
+from lsv.settings.cluster_key import read_cluster_key
 from lsv.transports.exchange import Exchange
 from lsv.transports.lookups import Lookups
-from lsv.transports.making import make_transport
+from lsv.transports.making import make_exchange, make_transport
+
+
+def open_exchange(config: EngineConfig) -> Exchange | None:
+    """What other engines fetch from and put into, if any do. It listens from now on. Raises ``ConfigError``."""
+    if config.offload is None or config.offload.transfers is None:
+        return None
+    return make_exchange(config, load(config.plugins).catalog, read_cluster_key())
 
 
 def make_cache(config: EngineConfig, fit: Fit, exchange: Exchange | None = None) -> KVManager:

@@ -16,7 +16,7 @@ from lsv.config import EngineConfig, Fit
 from lsv.engine.admission import check_media_size
 from lsv.engine.client import EngineStatus, Vector
 from lsv.engine.client_base import ClientBase, read_vector
-from lsv.engine.inbox import Inbox
+from lsv.engine.mailbox import Inbox
 from lsv.engine.messages import (
     Abort,
     Adapters,
@@ -99,6 +99,7 @@ class SocketClient(ClientBase):
         self._closing = False
         self._task: asyncio.Task[None] | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._asleep: tuple[str, ...] = ()
 
     async def start(self) -> None:
         """Connect to the engine as soon as there is one; returns at once."""
@@ -276,7 +277,7 @@ class SocketClient(ClientBase):
     async def _talk_to(self, run: int) -> bool:
         """Use the engine until the connection ends, then fail open requests; whether it could be used."""
         self._failure = self.fit = None
-        self._stats, self.adapters = Stats(), ()
+        self._stats, self.adapters, self._asleep = Stats(), (), ()
         try:
             reader, self._writer = await asyncio.open_unix_connection(str(self.address))
         except OSError:
@@ -349,20 +350,27 @@ class SocketClient(ClientBase):
         elif isinstance(message, Ready):
             self.fit = message.fit
             if self.media is None:
-                self._set_status(EngineStatus(state="ready"))
+                self._set_status(self._status_of_ready())
             else:
                 self.media.keep_off(message.fit.cores)
-                self._set_status(EngineStatus(state="loading", stage="processor"))
+                loading = EngineStatus(state="loading", stage="processor")
+                self._set_status(self._status_of_ready() if self._asleep else loading)
                 self._opening = asyncio.create_task(self._await_processor(self.media))
         elif isinstance(message, Failed):
             self._failure = from_record(message.error)
         elif isinstance(message, Adapters):
             self.adapters = message.listed
         elif isinstance(message, Asleep):
-            state = EngineStatus(state="sleeping", stage=", ".join(message.parts))
-            self._set_status(state if message.parts else EngineStatus(state="ready"))
+            self._asleep = message.parts
+            if self.fit is not None:
+                self._set_status(self._status_of_ready())
         elif isinstance(message, Controlled):
             self._answer_order(message)
+
+    def _status_of_ready(self) -> EngineStatus:
+        """The status of an engine that has been loaded."""
+        asleep = EngineStatus(state="sleeping", stage=", ".join(self._asleep))
+        return asleep if self._asleep else EngineStatus(state="ready")
 
     async def _await_processor(self, media: MediaService) -> None:
         """The engine is ready; the client is, too, once media can be prepared."""

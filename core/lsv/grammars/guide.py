@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
+from lsv.config import Fit
+from lsv.engine.parts.part import Host, Part, PartContext
 from lsv.errors import BadRequest, LsvError, from_record
 from lsv.grammars import masks
 from lsv.grammars.compiler import Asked, GrammarCompiler
@@ -20,13 +22,11 @@ from lsv.grammars.grammar import Grammar, Matcher, rewindable
 from lsv.grammars.lane import SlowLane
 from lsv.grammars.thinking import ThinkingMatcher
 from lsv.grammars.thinking_ahead import RewindableThinkingMatcher
+from lsv.request.group import RequestGroup
 from lsv.request.request import FinishReason, Request
 from lsv.scheduler.outcome import Outcome
 from lsv.scheduler.plan import AwaitMasks, Masks
 from lsv.scheduler.plan_builder import GuidedRow
-
-if TYPE_CHECKING:
-    from lsv.scheduler.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +41,18 @@ class _Held(NamedTuple):
     going: Future[bool]
 
 
-class Guide:
+def make_guide(context: PartContext) -> Guide:
+    """The part of an engine that keeps answers to their grammars."""
+    return Guide(GrammarCompiler(context.catalog, context.config), context.engine)
+
+
+class Guide(Part):
     """The grammars of request groups, from ``open`` to ``close``, and the matchers of their sequences, by id."""
 
-    def __init__(self, compiler: GrammarCompiler) -> None:
-        self._compiler = compiler
+    name = "grammar"
+
+    def __init__(self, compiler: GrammarCompiler, engine: Host) -> None:
+        self._compiler, self._engine = compiler, engine
         self._grammars: dict[int, Grammar] = {}
         self._waiting: dict[int, tuple[Asked, bytes]] = {}
         self._firsts: dict[int, masks.Mask | None] = {}
@@ -57,38 +64,38 @@ class Guide:
         """What is left of ``ALLOWANCE`` in this step."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="masks")
 
-    def start(self, vocab_size: int) -> None:
-        """Set the width of the logits, once the model is loaded."""
-        self._compiler.vocab_size = vocab_size
+    def start(self, fit: Fit) -> None:
+        self._compiler.vocab_size = fit.vocab_size
 
-    def open(self, group: int, asked: Asked, salt: bytes = b"") -> bool:
-        """Register the grammar of a request group; returns whether it is compiled already.
-
-        ``salt`` is the tenant's. Raises the error if the grammar is invalid.
-        """
+    def open(self, group: RequestGroup) -> bool:
+        """A group whose answers must have a form waits for its grammar. Raises the error if the grammar is invalid."""
+        params = group.spec.sampling
+        if params is None or not group.spec.guided:
+            return False
+        asked, salt = params.structured_outputs, group.spec.salt
         found = self._compiler.find(asked, salt)
         if isinstance(found, LsvError):
             raise from_record(found.record())  # a copy: raising the cached error would add tracebacks to it
         if found is None:
-            self._waiting[group] = asked, salt
-            return False
-        self._keep(group, asked, salt, found)
-        return True
+            self._waiting[group.id] = asked, salt
+            return True
+        self._keep(group.id, asked, salt, found)
+        return False
 
     @property
     def busy(self) -> bool:
         """Whether request groups wait for their grammars, or sequences for the slow lane."""
         return bool(self._waiting or self._held)
 
-    def take_compiled(self, wait: float = 0.0) -> Iterator[tuple[int, LsvError | None]]:
-        """Yield groups whose grammar is ready or has failed, with the error in the latter case.
+    def wait(self, seconds: float) -> None:
+        """Wait for a grammar to be compiled, or for the slow lane."""
+        if self._waiting:
+            self._compiler.wait(seconds)
+        elif self._held:
+            wait([held.going for held in self._held.values()], seconds, return_when="FIRST_COMPLETED")
 
-        Waits up to ``wait`` seconds for one, for an engine with nothing else to do.
-        """
-        if not self._waiting:
-            return
-        if wait:
-            self._compiler.wait(wait)
+    def ready(self) -> Iterator[tuple[int, LsvError | None]]:
+        """The groups whose grammar is compiled, or could not be."""
         for group, (asked, salt) in tuple(self._waiting.items()):
             found = self._compiler.find(asked, salt)
             if found is None:
@@ -100,50 +107,47 @@ class Guide:
                 self._keep(group, asked, salt, found)
                 yield group, None
 
-    def fill(self, rows: Iterable[GuidedRow]) -> AwaitMasks:
-        """Compute the masks of rows in a thread; calling the result waits for them."""
+    def mask(self, rows: Iterable[GuidedRow]) -> AwaitMasks:
+        """Compute the masks of rows in a thread."""
         self._left = ALLOWANCE
         jobs = [_Job(row, self._follow(request), drafts) for row, request, drafts in rows]
         return self._thread.submit(_fill, jobs, self._compiler.vocab_size).result
 
-    def follow(self, outcome: Outcome, scheduler: Scheduler) -> Outcome:
-        """Follow the new tokens of a request with a grammar; returns the outcome, which may now end the answer.
+    def follows(self, group: RequestGroup) -> bool:
+        return group.spec.guided and not group.spec.searched
 
-        Ends the request in ``scheduler`` if nothing may follow or there is a ``fault``. Releases it if the rest of the
+    def follow(self, outcome: Outcome) -> tuple[Outcome]:
+        """Follow the new tokens of a sequence; returns the outcome, which may now end the answer.
+
+        Ends the sequence in the scheduler if nothing may follow or there is a fault. Releases it if the rest of the
         answer is free. Otherwise cuts its drafts to those that the grammar allows.
 
-        An answer whose last token took long is followed in the slow lane. Its sequence is held until ``take_followed``.
+        An answer whose last token took long is followed in the slow lane. Its sequence is held until ``resume``.
         """
-        request = outcome.request
+        request, scheduler = outcome.request, self._engine.scheduler
         if not outcome.tokens or outcome.finish is FinishReason.STOP:
-            return outcome
+            return (outcome,)
         followed = self._follow(request)
         if outcome.finish is None and (followed.slow or followed.cost > self._left):
             scheduler.hold(request.id)
             scheduler.cut_drafts(request.id, lambda drafts: (0, False))
             going = self._lane.follow(followed, outcome.tokens, masks.words_of(self._compiler.vocab_size))
             self._held[request.id] = _Held(request, going)
-            return outcome
+            return (outcome,)
         self._left -= followed.cost
         if ends := _find_end(followed, followed.accept(outcome.tokens)):
             scheduler.finish(request.id, len(request.output), ends)
-            return self._complete(outcome, ends)
+            return (self._complete(outcome, ends),)
         matcher = followed.matcher
         if isinstance(matcher, ThinkingMatcher) and matcher.free:
             scheduler.release(request.id)
         else:
             scheduler.cut_drafts(request.id, partial(_look_ahead, matcher, self._compiler.eos))
-        return outcome
+        return (outcome,)
 
-    def take_followed(self, scheduler: Scheduler, seconds: float = 0.0) -> Iterator[Outcome]:
-        """Resume sequences that the slow lane has followed, and yield the outcomes of those that have ended.
-
-        Waits up to ``seconds`` for one, for an engine with nothing else to do.
-        """
-        if not self._held:
-            return
-        if seconds:
-            wait([held.going for held in self._held.values()], seconds, return_when="FIRST_COMPLETED")
+    def resume(self) -> Iterator[Outcome]:
+        """Resume sequences that the slow lane has followed, and yield the outcomes of those that have ended."""
+        scheduler = self._engine.scheduler
         for id, (request, going) in tuple(self._held.items()):
             if not going.done() or id not in self._held:  # it may have ended together with another sequence
                 continue
@@ -156,12 +160,12 @@ class Guide:
 
     def _complete(self, outcome: Outcome, ends: FinishReason) -> Outcome:
         """The outcome of an answer that its grammar has ended."""
-        fault = self.fault(outcome.request)
+        fault = self.explain(outcome.request)
         return msgspec.structs.replace(
             outcome, finish=ends, complete=True, error=None if fault is None else fault.message
         )
 
-    def fault(self, request: Request) -> LsvError | None:
+    def explain(self, request: Request) -> LsvError | None:
         """Why an answer can't go on; None while it can."""
         followed = self._followed.get(request.id)
         if followed is None or followed.fault is None:
@@ -169,23 +173,16 @@ class Guide:
         return BadRequest(f"structured_outputs: {followed.fault}", param="structured_outputs")
 
     def drop(self, request: Request) -> None:
-        """Forget a sequence that has ended."""
+        """Forget a sequence."""
         self._followed.pop(request.id, None)
         held = self._held.pop(request.id, None)
         if held is not None:
             held.going.cancel()
 
     def close(self, group: int) -> None:
-        """Forget a request group that has ended."""
+        """Forget a request group."""
         for kept in (self._grammars, self._firsts, self._waiting):
             kept.pop(group, None)
-
-    def clear(self) -> None:
-        """Forget all requests."""
-        for held in self._held.values():
-            held.going.cancel()
-        for kept in (self._grammars, self._firsts, self._waiting, self._followed, self._held):
-            kept.clear()
 
     def stop(self) -> None:
         self._lane.stop()

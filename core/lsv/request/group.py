@@ -40,7 +40,7 @@ class RequestGroup:
         self.deadline = None if spec.timeout is None else arrival + spec.timeout
         self.needs: set[Need] = set(needs)
         self.adapter = adapter
-        self._stop_ids = stop_ids
+        self.stop_ids = stop_ids
         self._bad_words = bad_words
         self._seed = seed
 
@@ -50,7 +50,7 @@ class RequestGroup:
             self.id + index,
             self.spec,
             index=index,
-            stop_ids=self._stop_ids,
+            stop_ids=self.stop_ids,
             bad_words=self._bad_words,
             seed=self._seed_of(index),
             arrival=self.arrival,

@@ -13,13 +13,10 @@ import msgspec
 from lsv.config import EngineConfig
 from lsv.errors import BadRequest
 from lsv.kv.manager import KVManager
-from lsv.plugins import load
 from lsv.request.group import RequestGroup
 from lsv.request.request import Request
 from lsv.scheduler.outcome import OffloadCounts
-from lsv.settings.cluster_key import read_cluster_key
 from lsv.transports.exchange import Exchange, TransferFailed
-from lsv.transports.making import make_exchange
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +41,6 @@ class Fetches:
     """
 
     def __init__(self, config: EngineConfig, now: Callable[[], float] = time.monotonic) -> None:
-        self._config = config
         self._transfers = None if config.offload is None else config.offload.transfers
         self._now = now
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="kv-fetch")
@@ -53,17 +49,10 @@ class Fetches:
         self._told: set[str] = set()
         self._counts = (0, 0, 0)  # transfers, failed, bytes
         self.exchange: Exchange | None = None
-
-    def start(self) -> Exchange | None:
-        """Begin to listen, where others are to be served. Raises ``ConfigError``."""
-        if self._transfers is not None:
-            self.exchange = make_exchange(self._config, load(self._config.plugins).catalog, read_cluster_key())
-        return self.exchange
+        """Set once the model is loaded; None if no other engine is asked for anything."""
 
     def stop(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
-        if self.exchange is not None:
-            self.exchange.close()
 
     def open(self, group: RequestGroup, kv: KVManager) -> bool:
         """Fetch a group's prompts from the engine that computes them, and promise others what this one computes.
@@ -115,10 +104,8 @@ class Fetches:
                 self._finish(fetch)
                 yield id
 
-    def counted(self, counts: OffloadCounts | None) -> OffloadCounts | None:
+    def counted(self, counts: OffloadCounts) -> OffloadCounts:
         """The counts of what is behind the cache, with those of transfers."""
-        if counts is None or self.exchange is None:
-            return counts
         transfers, failed, size = self._counts
         return msgspec.structs.replace(counts, transfers=transfers, failed_transfers=failed, transferred_bytes=size)
 

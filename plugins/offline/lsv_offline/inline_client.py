@@ -12,7 +12,7 @@ from lsv.config import Fit
 from lsv.engine.client_base import ClientBase
 from lsv.engine.engine import Engine
 from lsv.engine.executor import Executor
-from lsv.engine.messages import Stats, Submit, Update
+from lsv.engine.messages import Adapters, Asleep, Stats, Submit, Update
 from lsv.engine.orders.order import Order
 from lsv.engine.stream import OutputStream
 from lsv.errors import BadRequest, EngineDied, LsvError
@@ -57,8 +57,10 @@ class InlineClient(ClientBase):
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(engine.config, tokenizer, fit=fit, plugins=plugins)
-        self.adapters = engine.adapters.listed
+        self.asleep: tuple[str, ...] = ()
+        """The parts of its memory that the engine has given back."""
         self._engine = engine
+        self._take_notices()
         self._now = now
         self._streams: dict[str, OutputStream] = {}
         self._pooling: dict[int, tuple[Submit, float]] = {}
@@ -127,8 +129,7 @@ class InlineClient(ClientBase):
         """
         engine = self._engine
         handler = engine.orders.find(order)
-        if not order.while_asleep:
-            engine.sleep.check_awake()
+        engine.parts.check_order(order)
         handler.accept(order)
         if order.when_idle and engine.unfinished:  # its mode asks for that
             raise BadRequest(f"mode: {engine.unfinished} requests are under way: step until they end", param="mode")
@@ -136,18 +137,13 @@ class InlineClient(ClientBase):
         while ending is not None and not ending.done():
             engine.advance()
             time.sleep(_PAUSE)
-        self.adapters = engine.adapters.listed
+        self._take_notices()
         if ending is not None:
             ending.result()
 
     def watch(self, around: Callable[[Executor], Executor]) -> None:
         """Put something around the engine's executor, or take it away again."""
         self._engine.watch(around)
-
-    @property
-    def asleep(self) -> tuple[str, ...]:
-        """The parts of its memory that the engine has given back."""
-        return self._engine.sleep.parts
 
     def close(self) -> None:
         """End everything and let go of the model, once what was computed last is kept behind the device."""
@@ -158,6 +154,13 @@ class InlineClient(ClientBase):
         self._engine.close()
         if self._tracer is not None:
             self._tracer.close()
+
+    def _take_notices(self) -> None:
+        for notice in self._engine.parts.notices:
+            if isinstance(notice, Adapters):
+                self.adapters = notice.listed
+            elif isinstance(notice, Asleep):
+                self.asleep = notice.parts
 
     def _take(self, update: Update) -> StepOutput | None:
         if update.id in self._pooling:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from lsv.beams.rounds import BeamSearches
 from lsv.beams.search import Beam, BeamSearch, likeliest_of
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Start, Submit, Update
@@ -17,7 +18,7 @@ from lsv.request.request import FinishReason
 from lsv.scheduler.policy import Fcfs
 from lsv_testing.fakes import tokens as fake_tokens
 from lsv_testing.fakes.clock import FakeClock
-from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config, part_of
 from lsv_testing.fakes.requests import make_spec
 
 pytestmark = [pytest.mark.row("F-047"), pytest.mark.row("F-347")]
@@ -28,7 +29,7 @@ PROMPT = (5, 6, 7, 8, 9, 10)
 def make(depth: int = 1, clock: FakeClock | None = None, **changes: object) -> Engine[str]:
     executor = FakeExecutor()
     executor.depth = depth
-    engine: Engine[str] = Engine(engine_config(**changes), executor, Fcfs(), now=clock or FakeClock())
+    engine: Engine[str] = Engine(engine_config(**changes), executor, Fcfs(), parts=core_parts, now=clock or FakeClock())
     engine.start(lambda *_: None)
     return engine
 
@@ -53,7 +54,7 @@ def run(engine: Engine[str], most: int = 1000) -> list[Update]:
         if not engine.has_work:
             break
         news += [update for update in engine.step().get("a", []) if update.tokens or update.finish]
-        engine._started.check()
+        engine.scheduler.check()
     assert not engine.has_work, "not finished"
     assert_idle(engine)
     return news
@@ -62,9 +63,8 @@ def run(engine: Engine[str], most: int = 1000) -> list[Update]:
 def assert_idle(engine: Engine[str]) -> None:
     stats = engine.stats
     assert (stats.running, stats.waiting, stats.kv_usage) == (0, 0, 0.0)
-    assert not engine._open
-    assert not engine._ids
-    assert not engine._searches
+    assert not engine.unfinished
+    assert not part_of(engine, BeamSearches)._groups
 
 
 def expected(prompt: Sequence[int], submit: Submit) -> list[Beam]:
@@ -160,7 +160,7 @@ def test_dead_workers_end_it() -> None:
     engine.submit("a", ask(0))
     with pytest.raises(EngineDied):
         run(engine)
-    assert not engine._searches
+    assert not part_of(engine, BeamSearches)._groups
 
 
 def test_a_search_keeps_its_place() -> None:

@@ -18,7 +18,7 @@ from lsv.request.params import SamplingParams
 from lsv.scheduler.policy import Fcfs
 from lsv_offline.llm import LLM
 from lsv_offline.run import answerer
-from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config
 from lsv_testing.fakes.text import letters
 from suite.terminal import Terminal
 
@@ -114,7 +114,7 @@ def test_a_pipe_gives_a_question_a_line_and_no_commands(capsys: pytest.CaptureFi
 
 
 def test_ctrl_c_is_taken_between_the_steps_of_the_engine() -> None:
-    engine = Engine(engine_config(), FakeExecutor(), Fcfs())
+    engine = Engine(engine_config(), FakeExecutor(), Fcfs(), parts=core_parts)
     with LLM.from_engine(engine, letters(97)) as llm:
         pieces = answerer(llm, SamplingParams(max_tokens=50, temperature=0, ignore_eos=True), raw=True)
         answer = pieces([{"role": "user", "content": "Hello"}])

@@ -15,8 +15,10 @@ from lsv.engine.engine import Engine
 from lsv.engine.messages import Submit, Update
 from lsv.engine.orders.adapters import LoadAdapter, UnloadAdapter
 from lsv.engine.orders.order import Order
+from lsv.engine.parts.adapters import AdaptersPart
+from lsv.engine.parts.sleep import SleepPart
+from lsv.engine.parts.transfers import TransfersPart
 from lsv.errors import BadRequest, CheckpointError, ModelNotFound, NotYet, Unavailable
-from lsv.kv.manager import KVManager
 from lsv.processes.orders import WorkerOrder
 from lsv.request.group import RequestGroup
 from lsv.request.params import SamplingParams
@@ -24,7 +26,7 @@ from lsv.request.request import FinishReason
 from lsv.scheduler.outcome import AdapterRequests
 from lsv.scheduler.policy import Fcfs
 from lsv_testing.fakes.clock import FakeClock
-from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config, part_of
 from lsv_testing.fakes.requests import make_spec
 
 
@@ -64,7 +66,7 @@ def executor(monkeypatch: pytest.MonkeyPatch) -> ReadingExecutor:
 @pytest.fixture
 def engine(folder: Path, executor: ReadingExecutor) -> Engine[str]:
     options = AdapterOptions(slots=1, max_rank=16, host=4, folder=str(folder))
-    engine: Engine[str] = Engine(engine_config(adapters=options), executor, Fcfs(), now=FakeClock())
+    engine: Engine[str] = Engine(engine_config(adapters=options), executor, Fcfs(), parts=core_parts, now=FakeClock())
     engine.start(lambda *_: None)
     return engine
 
@@ -105,13 +107,13 @@ def test_a_request_waits_for_its_adapter_and_others_do_not(engine: Engine[str], 
     assert set(executor.asked) == {ReadAdapter}
     executor.there = True
     assert {id: update.finish for id, update in ended(engine).items()} == dict.fromkeys((1, 2), FinishReason.LENGTH)
-    assert [adapter.name for adapter in engine.adapters.listed] == ["one"]
+    assert [adapter.name for adapter in part_of(engine, AdaptersPart).registry.listed] == ["one"]
 
 
 def test_who_waits_for_what_is_told(engine: Engine[str], executor: ReadingExecutor) -> None:
     executor.there = True
     for name in ("one", "two"):
-        engine.adapters.load(name, str(engine.config.adapters.folder) + f"/{name}")
+        part_of(engine, AdaptersPart).registry.load(name, str(engine.config.adapters.folder) + f"/{name}")
     engine.submit("a", ask(0, "one"))
     engine.submit("a", ask(1, "two"))
     engine.step()
@@ -126,13 +128,13 @@ def test_what_refuses_an_adapter_ends_its_requests(engine: Engine[str], executor
     executor.there = CheckpointError("it is for another model")
     found = ended(engine)
     assert {found[id].error.message for id in (0, 1)} == {"it is for another model"}
-    assert not engine.adapters.listed
+    assert not part_of(engine, AdaptersPart).registry.listed
 
 
 def test_the_start_fails_by_the_name_of_what_cannot_be_served(folder: Path, executor: ReadingExecutor) -> None:
     executor.there = CheckpointError("it is for another model")
     options = AdapterOptions(host=4, modules=(("x", str(folder / "one")),))
-    engine: Engine[str] = Engine(engine_config(adapters=options), executor, Fcfs(), now=FakeClock())
+    engine: Engine[str] = Engine(engine_config(adapters=options), executor, Fcfs(), parts=core_parts, now=FakeClock())
     with pytest.raises(CheckpointError, match="lora_modules: x: it is for another model"):
         engine.start(lambda *_: None)
 
@@ -155,25 +157,25 @@ def test_orders_are_answered_when_they_are_done(engine: Engine[str], executor: R
     ended(engine)
     assert loading.result(0) is None
     assert carry_out(engine, UnloadAdapter("x")) is None
-    assert not engine.adapters.listed
+    assert not part_of(engine, AdaptersPart).registry.listed
     with pytest.raises(BadRequest, match=r"has no adapter_config\.json"):
-        engine.adapters.load("y", str(folder))
+        part_of(engine, AdaptersPart).registry.load("y", str(folder))
 
 
 def test_a_refused_request_takes_nothing_from_the_next_one(
     engine: Engine[str], executor: ReadingExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(group: RequestGroup, kv: KVManager) -> None:
+    def refuse(group: RequestGroup) -> None:
         raise BadRequest("nothing is fetched from there")
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine._fetches, "open", refuse)  # its adapter is asked for already
+        patch.setattr(part_of(engine, TransfersPart), "open", refuse)  # its adapter is asked for already
         with pytest.raises(BadRequest, match="fetched"):
             engine.submit("a", ask(0, "one"))
     engine.submit("a", ask(1, "two"))
     executor.there, executor.broken = CheckpointError("it is for another model"), "one"
     assert ended(engine)[1].finish is FinishReason.LENGTH
-    assert [adapter.name for adapter in engine.adapters.listed] == ["two"]
+    assert [adapter.name for adapter in part_of(engine, AdaptersPart).registry.listed] == ["two"]
 
 
 def test_workers_drop_unreachable_adapters(engine: Engine[str], executor: ReadingExecutor, folder: Path) -> None:
@@ -181,12 +183,12 @@ def test_workers_drop_unreachable_adapters(engine: Engine[str], executor: Readin
         return executor.asked.count(DropAdapter)
 
     executor.there = True
-    engine.adapters.load("x", str(folder / "one"))
-    engine.adapters.load("x", str(folder / "two"), replace=True)
+    part_of(engine, AdaptersPart).registry.load("x", str(folder / "one"))
+    part_of(engine, AdaptersPart).registry.load("x", str(folder / "two"), replace=True)
     assert drops() == 1
     engine.submit("a", ask(0, "x"))
     engine.step()
-    engine.adapters.unload("x")
+    part_of(engine, AdaptersPart).registry.unload("x")
     engine.step()
     assert drops() == 1  # the request goes on
     ended(engine)
@@ -214,12 +216,16 @@ def test_what_is_read_while_the_engine_falls_asleep(
     folder: Path, executor: ReadingExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine: Engine[str] = Engine(
-        engine_config(adapters=AdapterOptions(host=4), sleep_mode=True), executor, Fcfs(), now=FakeClock()
+        engine_config(adapters=AdapterOptions(host=4), sleep_mode=True),
+        executor,
+        Fcfs(),
+        parts=core_parts,
+        now=FakeClock(),
     )
     engine.start(lambda *_: None)
     loading = carry_out(engine, LoadAdapter("x", str(folder / "one")))
     executor.there = True
-    engine.sleep.sleep(1)
+    part_of(engine, SleepPart).sleep(1)
     engine.step()
     with pytest.raises(Unavailable, match="put to sleep"):
         loading.result(0)

@@ -28,7 +28,7 @@ from lsv.scheduler.policy import Fcfs
 from lsv.text.tokenizer import Tokenizer
 from lsv_offline.inline_client import InlineClient
 from lsv_testing.fakes.clock import FakeClock
-from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config
 from lsv_testing.fakes.requests import make_spec
 from lsv_testing.fakes.text import letters
 from lsv_testing.plugins import plugins_of
@@ -318,7 +318,7 @@ def test_plugins_hear_of_every_request():
 
 def inline(plugins: Plugins | None = None, **changes: object) -> InlineClient:
     clock = FakeClock()
-    engine: Engine[None] = Engine(engine_config(**changes), FakeExecutor(), Fcfs(), now=clock)
+    engine: Engine[None] = Engine(engine_config(**changes), FakeExecutor(), Fcfs(), parts=core_parts, now=clock)
     fit = engine.start(lambda *_: None)
     return InlineClient(engine, TOKENIZER, fit, plugins=plugins, now=clock)
 

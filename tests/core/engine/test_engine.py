@@ -10,8 +10,11 @@ import pytest
 
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Finish, Start, Submit, Update
-from lsv.engine.updates import make_group, make_refusal, make_update
+from lsv.engine.open_requests import make_group, make_refusal, make_update
+from lsv.engine.parts.adapters import AdaptersPart
+from lsv.engine.parts.transfers import TransfersPart
 from lsv.errors import BadRequest, EngineDied, LsvError, Overloaded, RequestFailed, from_record
+from lsv.grammars.guide import Guide
 from lsv.request.params import NO_TOKEN_LEFT, SamplingParams
 from lsv.request.request import FinishReason
 from lsv.scheduler.outcome import Outcome
@@ -19,12 +22,12 @@ from lsv.scheduler.plan import StepResult
 from lsv.scheduler.policy import Fcfs
 from lsv_testing.fakes import tokens as fake_tokens
 from lsv_testing.fakes.clock import FakeClock
-from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config, part_of
 from lsv_testing.fakes.requests import make_request, make_spec
 
 
 def make(**changes: object) -> Engine[str]:
-    engine: Engine[str] = Engine(engine_config(**changes), FakeExecutor(), Fcfs(), now=FakeClock())
+    engine: Engine[str] = Engine(engine_config(**changes), FakeExecutor(), Fcfs(), parts=core_parts, now=FakeClock())
     engine.start(lambda stage, done, total: None)
     return engine
 
@@ -68,7 +71,7 @@ def test_owners_get_their_own_news():
 def test_plans_in_flight_change_no_token(depth: int):
     executor = FakeExecutor()
     executor.depth = depth
-    engine: Engine[str] = Engine(engine_config(num_blocks=40), executor, Fcfs(), now=FakeClock())
+    engine: Engine[str] = Engine(engine_config(num_blocks=40), executor, Fcfs(), parts=core_parts, now=FakeClock())
     engine.start(lambda *_: None)
     for id in range(6):
         engine.submit("a", ask(id, (id + 1,) * (id + 1), max_tokens=10 + id))
@@ -146,7 +149,7 @@ def test_requests_without_a_seed_get_different_ones_that_repeat_from_run_to_run(
 
 def test_deadline():
     clock = FakeClock()
-    engine: Engine[str] = Engine(engine_config(), FakeExecutor(), Fcfs(), now=clock)
+    engine: Engine[str] = Engine(engine_config(), FakeExecutor(), Fcfs(), parts=core_parts, now=clock)
     engine.start(lambda *_: None)
     engine.submit("a", Submit(id=0, spec=make_spec((1,), SamplingParams(max_tokens=100), timeout=5.0)))
     engine.step()
@@ -169,26 +172,26 @@ def test_refusals():
 def test_nothing_is_begun_for_who_is_refused(monkeypatch):
     """Neither an adapter is read, nor a grammar compiled, nor another engine asked."""
     engine, begun = make(max_queue=1), []
-    for owner, name in ((engine._parts, "open"), (engine, "_open_grammar")):
-        monkeypatch.setattr(owner, name, lambda group: begun.append(group.id))
+    for kind in (AdaptersPart, TransfersPart, Guide):
+        monkeypatch.setattr(part_of(engine, kind), "open", lambda group: begun.append(group.id))
     engine.submit("a", ask(1))
-    assert len(begun) == 2
+    assert len(begun) == 3
     with pytest.raises(Overloaded):
         engine.submit("a", ask(2))
     with pytest.raises(BadRequest):
         engine.submit("a", ask(3, tuple(range(1, 90)) * 4))
-    assert len(begun) == 2
+    assert len(begun) == 3
 
 
 def test_nothing_is_kept_of_who_is_refused_late(monkeypatch):
     engine, closed = make(), []
     refusal = BadRequest("no")
 
-    def refuse(group, kv):
+    def refuse(group):
         raise refusal
 
-    monkeypatch.setattr(engine._fetches, "open", refuse)
-    monkeypatch.setattr(engine, "_close_group", closed.append)
+    monkeypatch.setattr(part_of(engine, TransfersPart), "open", refuse)
+    monkeypatch.setattr(part_of(engine, Guide), "close", closed.append)
     with pytest.raises(BadRequest):
         engine.submit("a", ask(1))
     assert len(closed) == 1
@@ -244,7 +247,7 @@ def test_limit_between_tokens_that_can_not_be_kept_is_told_once(caplog):
 
     for limit, lines in ((20.0, 1), (40.0, 0), (None, 0)):
         caplog.clear()
-        engine: Engine[str] = Engine(engine_config(max_itl_ms=limit), Slow(), Fcfs(), now=FakeClock())
+        engine: Engine[str] = Engine(engine_config(max_itl_ms=limit), Slow(), Fcfs(), parts=core_parts, now=FakeClock())
         engine.start(lambda *_: None)
         engine.submit("a", ask(0, max_tokens=100))
         run(engine)

@@ -17,7 +17,7 @@ from lsv.processes.orders import WorkerOrder
 from lsv.request.params import SamplingParams
 from lsv.scheduler.policy import Fcfs
 from lsv_testing.fakes.clock import FakeClock
-from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config
 from lsv_testing.fakes.requests import make_spec
 
 ANSWER = {"mean": 60.0, "most": 100.0, "left": 75.0, "moved": 2.0}
@@ -43,7 +43,7 @@ class Executor(FakeExecutor):
 
 def run(executor: Executor, tokens: int, experts: ExpertOptions | None, **changes: Any) -> Engine[str]:
     config = engine_config(topology=Topology(tensor=2, pipeline=2, expert=2), experts=experts, **changes)
-    engine: Engine[str] = Engine(config, executor, Fcfs(), now=FakeClock())
+    engine: Engine[str] = Engine(config, executor, Fcfs(), parts=core_parts, now=FakeClock())
     engine.start(lambda stage, done, total: None)
     spec = make_spec(tuple(range(1, 9)), SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True))
     engine.submit("a", Submit(id=0, spec=spec))

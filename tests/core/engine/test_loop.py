@@ -17,7 +17,7 @@ from lsv.engine.parts.profiles import StopProfile
 from lsv.processes.orders import encode_order
 from lsv.processes.wire import FrameReader, encode_frame
 from lsv.scheduler.policy import Fcfs
-from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def loop(address: str) -> Iterator[EngineLoop]:
     listener.bind(address)
     listener.listen()
     ours, theirs = socket.socketpair()
-    engine: Engine[int] = Engine(engine_config(), FakeExecutor(), Fcfs())
+    engine: Engine[int] = Engine(engine_config(), FakeExecutor(), Fcfs(), parts=core_parts)
     found = EngineLoop(engine, listener, theirs)
     found.load()
     yield found

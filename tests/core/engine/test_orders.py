@@ -12,13 +12,14 @@ from lsv.engine.messages import Control, Controlled, Submit
 from lsv.engine.orders.order import Handler, Order
 from lsv.engine.orders.orders import Orders
 from lsv.engine.orders.sleep import Sleep, WakeUp
+from lsv.engine.parts.sleep import SleepPart
 from lsv.errors import BadRequest, PluginError, Unavailable
 from lsv.processes.orders import encode_order
 from lsv.request.params import SamplingParams
 from lsv.scheduler.policy import Fcfs
 from lsv.text.tokenizer import Tokenizer
 from lsv_offline.inline_client import InlineClient
-from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config, part_of
 from lsv_testing.fakes.requests import make_spec
 
 Replies = list[tuple[int, Controlled]]
@@ -40,7 +41,7 @@ class Rest(Order, frozen=True):
 
 @pytest.fixture
 def engine() -> Engine[None]:
-    engine: Engine[None] = Engine(engine_config(sleep_mode=True), FakeExecutor(), Fcfs())
+    engine: Engine[None] = Engine(engine_config(sleep_mode=True), FakeExecutor(), Fcfs(), parts=core_parts)
     engine.start(lambda *_: None)
     return engine
 
@@ -89,7 +90,7 @@ def test_its_class_says_that_a_loading_or_sleeping_engine_refuses_it(
     orders.ready = False
     give(orders, Rename("second"))
     orders.ready = True
-    engine.sleep.sleep(1)
+    part_of(engine, SleepPart).sleep(1)
     give(orders, Rename("second"))
     errors = [answer.error.message for _, answer in replies if answer.error is not None]
     assert errors[0] == "the engine is loading"
@@ -124,7 +125,7 @@ def test_it_may_wait_for_requests_and_end_later(
 
 
 def test_the_engine_in_this_process_takes_it_by_the_same_table() -> None:
-    engine: Engine[None] = Engine(engine_config(sleep_mode=True), FakeExecutor(), Fcfs())
+    engine: Engine[None] = Engine(engine_config(sleep_mode=True), FakeExecutor(), Fcfs(), parts=core_parts)
     fit = engine.start(lambda *_: None)
     client = InlineClient(engine, cast("Tokenizer", None), fit)
     names: list[str] = []
@@ -143,7 +144,7 @@ def test_the_engine_in_this_process_takes_it_by_the_same_table() -> None:
 def test_the_engine_in_this_process_falls_asleep_at_once(depth: int, params: dict[str, Any]) -> None:
     executor = FakeExecutor()
     executor.depth = depth
-    engine: Engine[None] = Engine(engine_config(sleep_mode=True), executor, Fcfs())
+    engine: Engine[None] = Engine(engine_config(sleep_mode=True), executor, Fcfs(), parts=core_parts)
     client = InlineClient(engine, cast("Tokenizer", None), engine.start(lambda *_: None))
     submit(engine, max_tokens=50, **params)
     engine.step()

@@ -10,11 +10,11 @@ import pytest
 
 from lsv.config import Fit
 from lsv.engine.engine import Engine
-from lsv.engine.loop import make_parts
 from lsv.engine.messages import Submit, Update
 from lsv.engine.orders.order import Handler, Order
 from lsv.engine.parts import Parts
-from lsv.engine.parts.part import Part, PartContext, overriding
+from lsv.engine.parts.made import make_parts
+from lsv.engine.parts.part import Host, Part, overriding
 from lsv.errors import BadRequest, LsvError, PluginError, RequestFailed, Unavailable
 from lsv.offers import PartOffer
 from lsv.plugins.catalog import Catalog
@@ -22,7 +22,7 @@ from lsv.request.group import RequestGroup
 from lsv.request.params import SamplingParams
 from lsv.scheduler.policy import Fcfs
 from lsv_testing.fakes.clock import FakeClock
-from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config
 from lsv_testing.fakes.requests import make_spec
 
 
@@ -85,7 +85,9 @@ class Idle(Part):
 
 
 def make(*parts: Part) -> Engine[str]:
-    engine: Engine[str] = Engine(engine_config(), FakeExecutor(), Fcfs(), parts=lambda context: parts, now=FakeClock())
+    engine: Engine[str] = Engine(
+        engine_config(), FakeExecutor(), Fcfs(), parts=lambda host: [*core_parts(host), *parts]
+    )
     engine.start(lambda *_: None)
     return engine
 
@@ -189,15 +191,16 @@ def test_a_part_costs_nothing_where_it_does_nothing() -> None:
 
 
 def test_parts_get_what_they_need_of_the_engine() -> None:
-    seen: list[PartContext] = []
+    seen: list[Host] = []
 
-    def make_parts(context: PartContext) -> list[Part]:
-        seen.append(context)
+    def make(host: Host) -> list[Part]:
+        seen.append(host)
         return []
 
     clock = FakeClock()
-    engine: Engine[str] = Engine(engine_config(), FakeExecutor(), Fcfs(), parts=make_parts, now=clock)
-    assert (seen[0].config, seen[0].now) == (engine.config, clock)
+    engine: Engine[str] = Engine(engine_config(), FakeExecutor(), Fcfs(), parts=make, now=clock)
+    assert seen == [engine]
+    assert engine.now is clock
 
 
 def test_two_parts_of_one_name_are_refused() -> None:
@@ -240,4 +243,4 @@ def test_what_a_plugin_makes_must_be_a_part() -> None:
     with pytest.raises(
         PluginError, match=r"part odd of plugin strange: odd:make made a int; it must derive from .*Part"
     ):
-        make_parts(cast(Catalog, Offers()), PartContext(engine_config(), lambda order: [], FakeClock()))
+        make_parts(cast(Catalog, Offers()), Engine(engine_config(), FakeExecutor(), Fcfs()))

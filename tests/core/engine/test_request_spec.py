@@ -9,6 +9,8 @@ import pytest
 
 from lsv.engine.engine import Engine
 from lsv.engine.messages import ClientMessage
+from lsv.engine.parts.transfers import TransfersPart
+from lsv.grammars.guide import Guide
 from lsv.processes.wire import FrameReader, encode_frame
 from lsv.request.group import RequestGroup
 from lsv.request.media import Array, Media, Positions, keep_apart
@@ -19,7 +21,7 @@ from lsv.request.spec import RequestSpec
 from lsv.request.thinking import Thinking
 from lsv.scheduler.policy import Fcfs
 from lsv_offline.inline_client import InlineClient
-from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config, part_of
 from lsv_testing.fakes.text import letters
 
 TOKENIZER = letters(97)
@@ -60,7 +62,7 @@ class Annotated(RequestSpec, frozen=True, kw_only=True):
 @pytest.fixture
 def scheduled(monkeypatch: pytest.MonkeyPatch) -> Admitted:
     """Sends a request through a client, the wire and the engine; gives what the scheduler gets."""
-    engine: Engine[None] = Engine(engine_config(), FakeExecutor(), Fcfs())
+    engine: Engine[None] = Engine(engine_config(), FakeExecutor(), Fcfs(), parts=core_parts)
     client = InlineClient(engine, TOKENIZER, engine.start(lambda *_: None))
     found: list[RequestGroup] = []
     submit = engine.submit
@@ -71,10 +73,10 @@ def scheduled(monkeypatch: pytest.MonkeyPatch) -> Admitted:
         submit(owner, message)
 
     monkeypatch.setattr(engine, "submit", over_the_wire)
-    monkeypatch.setattr(engine, "_open_grammar", lambda group: None)
-    monkeypatch.setattr(engine._fetches, "open", lambda group, kv: None)
-    monkeypatch.setattr(engine._scheduler, "check_request", lambda spec: None)
-    monkeypatch.setattr(engine._scheduler, "add", lambda group, now: found.append(group))
+    for kind in (Guide, TransfersPart):
+        monkeypatch.setattr(part_of(engine, kind), "open", lambda group: False)
+    monkeypatch.setattr(engine.scheduler, "check_request", lambda spec: None)
+    monkeypatch.setattr(engine.scheduler, "add", lambda group, now: found.append(group))
 
     def send(spec: RequestSpec) -> Request:
         client.add(spec)

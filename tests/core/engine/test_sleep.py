@@ -13,12 +13,13 @@ from lsv.engine.orders.adapters import LoadAdapter
 from lsv.engine.orders.order import Order
 from lsv.engine.orders.orders import Orders
 from lsv.engine.orders.sleep import Sleep, WakeUp
+from lsv.engine.parts.sleep import SleepPart
 from lsv.errors import BadRequest, Unavailable
 from lsv.processes.orders import WorkerOrder, encode_order
 from lsv.request.params import SamplingParams
 from lsv.scheduler.policy import Fcfs
 from lsv_testing.fakes.clock import FakeClock
-from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config, part_of
 from lsv_testing.fakes.requests import make_spec
 
 PROMPT = tuple(range(1, 30))
@@ -47,7 +48,7 @@ def executor() -> Executor:
 
 def make(executor: Executor, **changes: Any) -> Engine[str]:
     config = engine_config(**{"sleep_mode": True, **changes})
-    engine: Engine[str] = Engine(config, executor, Fcfs(), now=FakeClock())
+    engine: Engine[str] = Engine(config, executor, Fcfs(), parts=core_parts, now=FakeClock())
     engine.start(lambda stage, done, total: None)
     return engine
 
@@ -68,11 +69,11 @@ def test_an_engine_that_sleeps_takes_no_requests_and_has_forgotten_prefixes(exec
     engine = make(executor)
     engine.submit("a", ask(0))
     run(engine)
-    engine.sleep.sleep(1)
+    part_of(engine, SleepPart).sleep(1)
     assert executor.orders == [ReleaseMemory(1)]
     with pytest.raises(Unavailable, match=r"sleeps \(weights, kv_cache\)"):
         engine.submit("a", ask(1))
-    engine.sleep.wake_up()
+    part_of(engine, SleepPart).wake_up()
     assert executor.orders[1:] == [RestoreMemory(("weights", "kv_cache"))]
     engine.submit("a", ask(2))
     assert next(update.start for update in run(engine)) == Start()
@@ -90,25 +91,25 @@ def test_requests_under_way_end_with_the_reason(executor: Executor, params: dict
     engine.submit("a", ask(1, max_tokens=50))
     engine.step()
     engine.refuse_all(Unavailable("the engine was put to sleep"))
-    engine.sleep.sleep(1)
+    part_of(engine, SleepPart).sleep(1)
     errors = [update.error for update in run(engine) if update.finish is not None]
     assert {error.code for error in errors if error is not None} == {"unavailable"}
     assert len(errors) == (1 if params.get("use_beam_search") else params.get("n", 1)) + 1
-    engine.sleep.wake_up()
+    part_of(engine, SleepPart).wake_up()
     engine.submit("a", ask(2))
     assert run(engine)[-1].finish == "length"
 
 
 def test_parts_wake_up_one_by_one(executor: Executor) -> None:
     engine = make(executor)
-    engine.sleep.sleep(1)
-    engine.sleep.wake_up(["kv_cache"])
-    assert engine.sleep.parts == ("weights",)
+    part_of(engine, SleepPart).sleep(1)
+    part_of(engine, SleepPart).wake_up(["kv_cache"])
+    assert part_of(engine, SleepPart).asleep == ("weights",)
     with pytest.raises(Unavailable, match=r"\(weights\)"):
         engine.submit("a", ask(0))
-    engine.sleep.wake_up(["kv_cache"])  # is awake
-    engine.sleep.wake_up(["weights"])
-    engine.sleep.wake_up()
+    part_of(engine, SleepPart).wake_up(["kv_cache"])  # is awake
+    part_of(engine, SleepPart).wake_up(["weights"])
+    part_of(engine, SleepPart).wake_up()
     assert executor.orders[1:] == [RestoreMemory(("kv_cache",)), RestoreMemory(("weights",))]
     engine.submit("a", ask(0))
 
@@ -116,34 +117,34 @@ def test_parts_wake_up_one_by_one(executor: Executor) -> None:
 def test_who_sleeps_deeply_is_not_put_to_sleep_lightly(executor: Executor) -> None:
     engine = make(executor)
     for level in (1, 2, 2, 1):
-        engine.sleep.sleep(level)
+        part_of(engine, SleepPart).sleep(level)
     assert executor.orders == [ReleaseMemory(1), ReleaseMemory(2)]
     with pytest.raises(BadRequest, match="weights wake up first"):
-        engine.sleep.wake_up(["kv_cache"])
+        part_of(engine, SleepPart).wake_up(["kv_cache"])
 
 
 def test_an_engine_that_can_not_wake_up_sleeps_on(executor: Executor) -> None:
     engine = make(executor)
-    engine.sleep.sleep(1)
+    part_of(engine, SleepPart).sleep(1)
     executor.refused = Unavailable("too little memory")
     with pytest.raises(Unavailable, match="too little"):
-        engine.sleep.wake_up()
-    assert engine.sleep.parts == ("weights", "kv_cache")
-    engine.sleep.wake_up()
-    assert not engine.sleep.parts
+        part_of(engine, SleepPart).wake_up()
+    assert part_of(engine, SleepPart).asleep == ("weights", "kv_cache")
+    part_of(engine, SleepPart).wake_up()
+    assert not part_of(engine, SleepPart).asleep
 
 
 def test_refusals(executor: Executor) -> None:
     with pytest.raises(BadRequest, match="--enable-sleep-mode"):
-        make(executor, sleep_mode=False).sleep.sleep(1)
+        part_of(make(executor, sleep_mode=False), SleepPart).sleep(1)
     engine = make(executor)
     for level in (0, 3):
         with pytest.raises(BadRequest, match="level must be 1"):
-            engine.sleep.sleep(level)
+            part_of(engine, SleepPart).sleep(level)
     with pytest.raises(BadRequest, match="mode must be one of abort, wait"):
-        engine.sleep.check_allowed(1, "keep")
+        part_of(engine, SleepPart).check_allowed(1, "keep")
     with pytest.raises(BadRequest, match="there are weights and kv_cache"):
-        engine.sleep.wake_up(["kv"])
+        part_of(engine, SleepPart).wake_up(["kv"])
     assert executor.orders == []
 
 
@@ -227,7 +228,7 @@ class TestOrders:
     def test_adapters_wait_until_the_engine_is_awake(
         self, engine: Engine[str], orders: Orders, replies: list[tuple[int, Controlled]]
     ) -> None:
-        engine.sleep.sleep(1)
+        part_of(engine, SleepPart).sleep(1)
         orders.take(1, message(1, LoadAdapter("a", "/a")))
         assert "sleeps" in refusal(replies)
 

@@ -15,7 +15,7 @@ from lsv.engine.messages import Beat, Boot
 from lsv.errors import LsvError
 from lsv.processes.peer import Peer
 from lsv.scheduler.policy import Fcfs
-from lsv_testing.fakes.engine import FakeExecutor
+from lsv_testing.fakes.engine import FakeExecutor, core_parts
 
 _KILL_SECONDS = 10.0
 
@@ -58,7 +58,7 @@ class LoopThread(Peer[Boot, Beat]):
 
 def _serve(boot: Boot, listener: socket.socket, lifeline: socket.socket) -> None:
     """As the module ``lsv.engine.loop``, with the fake executor."""
-    engine: Engine[int] = Engine(boot.config, FakeExecutor(), Fcfs())
+    engine: Engine[int] = Engine(boot.config, FakeExecutor(), Fcfs(), parts=core_parts)
     loop = EngineLoop(engine, listener, lifeline)
     try:
         with suppress(SystemExit):  # stopped while loading

@@ -36,7 +36,9 @@ def make(compiler: object, depth: int = 1, **changes: object) -> Engine[str]:
     executor = FakeExecutor()
     executor.depth = depth
     engine: Engine[str] = Engine(
-        engine_config(**changes), executor, Fcfs(), guide=Guide(compiler), now=FakeClock()  # type: ignore[arg-type]
+        engine_config(**changes), executor, Fcfs(),
+        parts=lambda host: [Guide(compiler, host)],  # type: ignore[arg-type]
+        now=FakeClock(),
     )  # fmt: skip
     engine.start(lambda stage, done, total: None)
     return engine
@@ -213,7 +215,7 @@ def test_a_client_may_end_an_answer_before_its_grammar(compiler: FakeCompiler):
 def test_an_engine_without_grammars_refuses():
     engine: Engine[str] = Engine(engine_config(), FakeExecutor(), Fcfs(), now=FakeClock())
     engine.start(lambda *_: None)
-    with pytest.raises(BadRequest, match="no grammars"):
+    with pytest.raises(BadRequest, match="structured_outputs: this engine was started without the part 'grammar'"):
         engine.submit("a", ask(0))
 
 

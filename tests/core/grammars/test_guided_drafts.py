@@ -23,7 +23,7 @@ from lsv.scheduler.policy import Fcfs
 from lsv_testing.fakes.clock import FakeClock
 from lsv_testing.fakes.engine import FakeExecutor, engine_config
 from lsv_testing.fakes.grammar import EOS, Counting, CountUp, FakeCompiler
-from lsv_testing.fakes.requests import make_request, make_spec
+from lsv_testing.fakes.requests import GivenGroup, make_request, make_spec
 from lsv_testing.fakes.slot import FakeSlot
 from lsv_testing.fakes.tokens import VOCABULARY
 from lsv_testing.fakes.worker import Draft
@@ -53,7 +53,9 @@ def make(draft: Callable[[FakeCompiler], Draft] | None, depth: int = 1, most: in
         executor.draft = draft(compiler)
         changes["drafts"] = Drafts(drafter="fake", most=most, adaptive=False)
     engine: Engine[str] = Engine(
-        engine_config(**changes), executor, Fcfs(), guide=Guide(compiler), now=FakeClock()  # type: ignore[arg-type]
+        engine_config(**changes), executor, Fcfs(),
+        parts=lambda host: [Guide(compiler, host)],  # type: ignore[arg-type]
+        now=FakeClock(),
     )  # fmt: skip
     engine.start(lambda stage, done, total: None)
     STEPS.clear()
@@ -202,8 +204,8 @@ def guided(drafts: tuple[int, ...], form: Counting) -> tuple[Guide, Request, Gui
     compiler.vocab_size, compiler.found = VOCABULARY, {"x": form}
     asked = StructuredOutputsParams(regex="x")
     request = make_request(7, (1, 2), sampling=SamplingParams(structured_outputs=asked))
-    guide = Guide(compiler)  # type: ignore[arg-type]
-    guide.open(request.group, asked)
+    guide = Guide(compiler, None)  # type: ignore[arg-type]
+    guide.open(GivenGroup(request))
     return guide, request, GuidedRow(3, request, drafts)
 
 
@@ -211,7 +213,7 @@ def test_there_is_a_mask_behind_each_draft():
     guide, _, row = guided((2, 4, 5), CountUp(90))
     plain = GuidedRow(5, row.request)
     for _ in range(2):  # what has been looked at is taken back
-        masks = guide.fill([row, plain])()
+        masks = guide.mask([row, plain])()
         assert masks.rows == (3, 3, 3, 3, 5)
         words = np.frombuffer(masks.words, np.uint32).reshape(5, -1)
         assert [allowed(one) for one in words] == [[0, 1, 2], [3, 4, 5], [5, 6, 7], [6, 7, 8], [0, 1, 2]]
@@ -219,7 +221,7 @@ def test_there_is_a_mask_behind_each_draft():
 
 def test_nothing_may_follow_what_may_not_be():
     guide, _, row = guided((2, 40, 41), CountUp(90))
-    words = np.frombuffer(guide.fill([row])().words, np.uint32).reshape(4, -1)
+    words = np.frombuffer(guide.mask([row])().words, np.uint32).reshape(4, -1)
     assert [allowed(one) for one in words] == [[0, 1, 2], [3, 4, 5], [], []]
 
 
@@ -229,5 +231,5 @@ def test_a_matcher_that_breaks_fails_its_own_row(monkeypatch: pytest.MonkeyPatch
 
     guide, request, row = guided((2,), CountUp(90))
     monkeypatch.setattr(CountUp, "advance", broken)
-    words = np.frombuffer(guide.fill([row, GuidedRow(5, request)])().words, np.uint32).reshape(3, -1)
+    words = np.frombuffer(guide.mask([row, GuidedRow(5, request)])().words, np.uint32).reshape(3, -1)
     assert [allowed(one) for one in words] == [[], [], [0, 1, 2]]

@@ -271,8 +271,11 @@ class Compiler:
 def make(depth: int, **changes: object) -> Engine[str]:
     executor = FakeExecutor()
     executor.depth = depth
-    guide = Guide(Compiler())  # type: ignore[arg-type]
-    engine: Engine[str] = Engine(engine_config(**changes), executor, Fcfs(), guide=guide, now=FakeClock())
+    engine: Engine[str] = Engine(
+        engine_config(**changes), executor, Fcfs(),
+        parts=lambda host: [Guide(Compiler(), host)],  # type: ignore[arg-type]
+        now=FakeClock(),
+    )  # fmt: skip
     engine.start(lambda stage, done, total: None)
     return engine
 

@@ -18,7 +18,7 @@ from lsv_bench.datasets import Conversation, Sample, random_samples
 from lsv_bench.load import Target, run_load
 from lsv_bench.offline import measure_latency, measure_throughput, run_batch
 from lsv_bench.server import OwnServer
-from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config
 from lsv_testing.fakes.text import letters
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
@@ -140,7 +140,7 @@ async def test_a_server_that_is_not_there_is_an_error_of_each_request() -> None:
 def llm() -> LLM:
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     tokenizer = letters(97, templates={"default": template})
-    return LLM.from_engine(Engine(engine_config(), FakeExecutor(), Fcfs()), tokenizer)
+    return LLM.from_engine(Engine(engine_config(), FakeExecutor(), Fcfs(), parts=core_parts), tokenizer)
 
 
 def test_a_batch_is_answered_in_full_length(llm: LLM) -> None:

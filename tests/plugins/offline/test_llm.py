@@ -25,7 +25,7 @@ from lsv.text.prompts import PromptReader
 from lsv_offline import generation
 from lsv_offline.llm import LLMEngine, read_options
 from lsv_testing.fakes import tokens as fake_tokens
-from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config
 from lsv_testing.fakes.requests import make_request
 from lsv_testing.fakes.text import letters
 
@@ -34,7 +34,7 @@ TOKENIZER = letters(97, templates={"default": TEMPLATE})
 
 
 def make(**changes: Any) -> LLM:
-    return LLM.from_engine(Engine(engine_config(**changes), FakeExecutor(), Fcfs()), TOKENIZER)
+    return LLM.from_engine(Engine(engine_config(**changes), FakeExecutor(), Fcfs(), parts=core_parts), TOKENIZER)
 
 
 @pytest.fixture

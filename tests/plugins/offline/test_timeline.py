@@ -8,7 +8,7 @@ from lsv import LLM, SamplingParams
 from lsv.engine.engine import Engine
 from lsv.scheduler.policy import Fcfs
 from lsv_offline.timeline import Timeline
-from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config
 from lsv_testing.fakes.text import letters
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
@@ -18,7 +18,7 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
 def test_every_step_is_in_it(depth: int) -> None:
     executor = FakeExecutor()
     executor.depth = depth
-    with LLM.from_engine(Engine(engine_config(), executor, Fcfs()), letters(97)) as llm:
+    with LLM.from_engine(Engine(engine_config(), executor, Fcfs(), parts=core_parts), letters(97)) as llm:
         alone = [output.outputs[0].token_ids for output in llm.generate(["abc", "d"], GREEDY, use_tqdm=False)]
         llm.reset_prefix_cache()
         steps = llm.stats.steps_total

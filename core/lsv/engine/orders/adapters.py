@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-
-from lsv.adapters.registry import AdapterRegistry
-from lsv.engine.orders.order import Handler, Handlers, Order
-from lsv.errors import LsvError
-from lsv.request.adapter import Adapter
+from lsv.engine.orders.order import Order
 
 
 class LoadAdapter(Order, frozen=True):
@@ -26,24 +21,3 @@ class UnloadAdapter(Order, frozen=True):
     """Serve an adapter no more, except to requests that have begun. ``ModelNotFound`` refuses an unknown name."""
 
     name: str
-
-
-def handle_adapters(registry: AdapterRegistry) -> Handlers:
-    """The handlers of both orders."""
-
-    def load(order: LoadAdapter) -> Future[None]:
-        loaded: Future[None] = Future()
-
-        def settle(adapter: Adapter | None, error: LsvError | None) -> None:
-            if error is None:
-                loaded.set_result(None)
-            else:
-                loaded.set_exception(error)
-
-        registry.begin(order.name, order.path, settle, replace=order.replace)
-        return loaded
-
-    def unload(order: UnloadAdapter) -> None:
-        registry.unload(order.name)
-
-    return {LoadAdapter: Handler(load), UnloadAdapter: Handler(unload)}

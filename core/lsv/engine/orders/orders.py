@@ -45,8 +45,7 @@ class Orders:
             order = self._engine.orders.read(message.order, message.body)
             if not self.ready and not order.while_loading:
                 raise Unavailable("the engine is loading")
-            if not order.while_asleep:
-                self._engine.sleep.check_awake()
+            self._engine.parts.check_order(order)
             self._engine.orders.find(order).accept(order)
             if isinstance(order, Drain):
                 self._draining.add(number)

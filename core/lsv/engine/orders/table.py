@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from lsv.engine.orders.order import Drain, EngineOrders, Handler, ResetPrefixCache
-from lsv.engine.orders.sleep import SleepState
+from lsv.engine.parts.part import Part
 from lsv.errors import BadRequest
 
 
-def make_table(sleep: SleepState, reset_prefix_cache: Callable[[], None]) -> EngineOrders:
-    """The orders that every engine knows."""
+def make_table(parts: Iterable[Part], reset_prefix_cache: Callable[[], None]) -> EngineOrders:
+    """The orders that every engine knows, and those of its parts. Raises ``PluginError`` for a name given twice."""
     table = EngineOrders("the engine knows", BadRequest)
     table.add({ResetPrefixCache: Handler(lambda _: reset_prefix_cache())})
     table.add({Drain: Handler(lambda _: None)})  # waiting is all: ``Orders`` refuses new requests by itself
-    table.add(sleep.orders)
+    for part in parts:
+        table.add(part.orders)
     return table

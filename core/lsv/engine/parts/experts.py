@@ -6,10 +6,12 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from lsv.config import EngineConfig
+import msgspec
+
+from lsv.config import EngineConfig, ExpertOptions
 from lsv.engine.executor import BalanceExperts, CountExperts
-from lsv.engine.messages import ExpertCounts
-from lsv.engine.parts.part import Part
+from lsv.engine.messages import ExpertCounts, Stats
+from lsv.engine.parts.part import Part, PartContext
 from lsv.processes.orders import WorkerOrder
 
 log = logging.getLogger(__name__)
@@ -18,25 +20,31 @@ Ask = Callable[[WorkerOrder], Sequence[Mapping[str, float]]]
 """Has every worker carry out an order once nothing is in flight: what the ranks answer."""
 
 
-class ExpertBalance(Part):
-    """When experts of an engine move: some steps are uncounted, then some are counted, then experts move.
+def make_experts(context: PartContext) -> ExpertBalance | None:
+    """None where experts stay where they are."""
+    options = context.config.experts
+    if options is None or not options.interval:
+        return None
+    return ExpertBalance(context.config, options, context.engine.control)
 
-    ``counts`` says what came of it; None for engines whose experts stay where they are.
-    """
+
+class ExpertBalance(Part):
+    """When experts of an engine move: some steps are uncounted, then some are counted, then experts move."""
 
     name = "experts"
 
-    def __init__(self, config: EngineConfig, ask: Ask) -> None:
-        self._options, self._ask = config.experts, ask
+    def __init__(self, config: EngineConfig, options: ExpertOptions, ask: Ask) -> None:
+        self._options, self._ask = options, ask
         self._ranks = config.topology.tensor
         self._counting = False
         self._began = 0
-        self.counts = ExpertCounts() if config.experts is not None and config.experts.interval else None
+        self.counts = ExpertCounts()
+
+    def complete(self, stats: Stats) -> Stats:
+        return msgspec.structs.replace(stats, experts=self.counts)
 
     def before_step(self, step: int) -> None:
         """Count, or move experts, if it is time. Raises ``EngineDied``."""
-        if self.counts is None or self._options is None:
-            return
         interval, window = self._options.interval, self._options.window
         if self._counting and step - self._began >= interval:
             self._counting, self._began = False, step

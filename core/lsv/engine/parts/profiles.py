@@ -7,7 +7,7 @@ from collections.abc import Callable
 from lsv.config import EngineConfig
 from lsv.engine.executor import StartProfiler, StopProfiler
 from lsv.engine.orders.order import Handler, Order
-from lsv.engine.parts.part import Part
+from lsv.engine.parts.part import Part, PartContext
 from lsv.errors import BadRequest
 from lsv.processes.orders import WorkerOrder
 
@@ -22,6 +22,11 @@ class StopProfile(Order, frozen=True):
     """Write the recorded profile. ``BadRequest`` refuses it if profiles are not enabled, or none is being recorded."""
 
     announces = "profiling"
+
+
+def make_profiles(context: PartContext) -> ProfilesPart:
+    """The part that records, or that refuses to by name."""
+    return ProfilesPart(context.config, context.engine.control)
 
 
 class ProfilesPart(Part):

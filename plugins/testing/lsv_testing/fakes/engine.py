@@ -11,28 +11,34 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import EngineConfig, Fit, OptionValue
+from lsv.engine.engine import Engine
 from lsv.engine.executor import Executor, ReportProgress
+from lsv.engine.parts.made import make_parts
+from lsv.engine.parts.part import Host, Part
 from lsv.errors import ConfigError, EngineDied
 from lsv.hooks import hookimpl
 from lsv.kv.spec import KVGroup
 from lsv.offers import ExecutorOffer, PlacerOffer, PlatformOffer
 from lsv.platform import Platform
+from lsv.plugins import builtin
 from lsv.plugins.catalog import Catalog
 from lsv.processes.orders import WorkerOrder
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
 from lsv_runtime.devices.device import Device
+from lsv_testing.catalog import catalog_of
 from lsv_testing.fakes.faults import FaultInjector, Faults
 from lsv_testing.fakes.worker import Draft, FakeWorker
 
 api = 2
 
+P = TypeVar("P", bound=Part)
 _FOREVER = 3600.0
 _GROUP = KVGroup(0, "full", (0,), 1)
 
@@ -72,6 +78,16 @@ def engine_config(**changes: Any) -> EngineConfig:
         "plugins": ("core", "fake_engine"),
     }
     return EngineConfig(**(known | changes))
+
+
+def core_parts(engine: Host) -> list[Part]:
+    """The parts that core has of its own, for an ``Engine``."""
+    return make_parts(catalog_of(builtin), engine)
+
+
+def part_of(engine: Engine[Any], kind: type[P]) -> P:
+    """The part of an engine that is of this type."""
+    return next(part for part in engine.parts.all if isinstance(part, kind))
 
 
 def install_plugin(folder: Path) -> None:

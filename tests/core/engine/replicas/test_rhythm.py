@@ -21,7 +21,7 @@ from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Kind, StepPlan
 from lsv.scheduler.policy import Fcfs
 from lsv_testing.fakes.clock import FakeClock
-from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config
 from lsv_testing.fakes.requests import make_spec
 
 
@@ -46,8 +46,9 @@ class Executor(FakeExecutor):
 
 def has_work(engine: Engine[str]) -> bool:
     """As the loop asks, which hears of the others' steps between its own."""
-    assert engine.rhythm is not None
-    engine.rhythm.listen()
+    for part in engine.parts.all:
+        for read in part.sockets.values():
+            read()
     return engine.has_work
 
 
@@ -137,8 +138,7 @@ def test_an_engine_without_requests_takes_the_steps_of_the_other(depths: tuple[i
     place = Pipes(2)
     for executor, topology in zip(executors, meet(place, 2), strict=True):
         config = engine_config(topology=topology, experts=ExpertOptions(interval=4, window=3))
-        rhythm = open_pipes(topology)
-        engines.append(Engine(config, executor, Fcfs(), rhythm=rhythm, now=FakeClock()))
+        engines.append(Engine(config, executor, Fcfs(), parts=core_parts, now=FakeClock()))
         engines[-1].start(lambda stage, done, total: None)
     params = SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True)
     engines[0].submit("a", Submit(id=0, spec=make_spec((1, 2, 3), params)))

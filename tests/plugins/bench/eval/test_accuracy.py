@@ -16,7 +16,7 @@ from lsv_bench.eval.paired import compare
 from lsv_bench.eval.questions import Question, make_questions
 from lsv_bench.eval.run import Work, evaluate
 from lsv_testing.fakes import tokens as fake_tokens
-from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config
 from lsv_testing.fakes.requests import make_request
 from lsv_testing.fakes.text import letters
 
@@ -26,7 +26,7 @@ TOKENIZER = letters(97, templates={"default": TEMPLATE})
 
 @pytest.fixture
 def llm() -> Iterator[LLM]:
-    with LLM.from_engine(Engine(engine_config(), FakeExecutor(), Fcfs()), TOKENIZER) as made:
+    with LLM.from_engine(Engine(engine_config(), FakeExecutor(), Fcfs(), parts=core_parts), TOKENIZER) as made:
         yield made
 
 
@@ -94,7 +94,7 @@ def test_a_question_that_is_too_long_is_named(llm: LLM) -> None:
 
 
 def test_a_conversation_needs_a_template() -> None:
-    with LLM.from_engine(Engine(engine_config(), FakeExecutor(), Fcfs()), letters(97)) as llm:
+    with LLM.from_engine(Engine(engine_config(), FakeExecutor(), Fcfs(), parts=core_parts), letters(97)) as llm:
         questions = make_questions([{"messages": [{"role": "user", "content": "x"}], "answer": "y"}], "q")
         with pytest.raises(BadRequest, match="chat template"):
             measure_accuracy(llm, questions, max_tokens=6)
@@ -122,7 +122,7 @@ def test_an_error_of_the_engine_names_the_format() -> None:
     broken = engine_config(quantization="nf3", options={"fake.fail": 0})
     questions = make_questions([{"prompt": "Mira", "answer": "x"}], "q")
     with (
-        LLM.from_engine(Engine(broken, FakeExecutor(), Fcfs()), TOKENIZER) as llm,
+        LLM.from_engine(Engine(broken, FakeExecutor(), Fcfs(), parts=core_parts), TOKENIZER) as llm,
         pytest.raises(Exception, match=r"^nf3: .*non-finite logits"),
     ):
         evaluate(llm, Work(questions=questions), lambda what, total: None, lambda: None)

@@ -12,7 +12,7 @@ from lsv.engine.engine import Engine
 from lsv.errors import ConfigError
 from lsv.scheduler.policy import Fcfs
 from lsv_bench.eval.perplexity import choose_windows, measure_perplexity, spans
-from lsv_testing.fakes.engine import FakeExecutor, engine_config
+from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config
 from lsv_testing.fakes.text import letters
 
 
@@ -31,7 +31,7 @@ def test_each_token_is_scored_once_with_its_context() -> None:
 
 
 def test_perplexity_of_a_model_that_gives_each_token_the_same_chance() -> None:
-    with LLM.from_engine(Engine(engine_config(), FakeExecutor(), Fcfs()), letters(97)) as llm:
+    with LLM.from_engine(Engine(engine_config(), FakeExecutor(), Fcfs(), parts=core_parts), letters(97)) as llm:
         windows: list[None] = []
         text = "".join(chr(0x41 + number % 90) for number in range(500))
         found = measure_perplexity(llm, text, 64, 16, lambda: windows.append(None))
@@ -44,7 +44,7 @@ def test_perplexity_of_a_model_that_gives_each_token_the_same_chance() -> None:
 
 def test_a_text_of_one_token_is_refused() -> None:
     with (
-        LLM.from_engine(Engine(engine_config(), FakeExecutor(), Fcfs()), letters(97)) as llm,
+        LLM.from_engine(Engine(engine_config(), FakeExecutor(), Fcfs(), parts=core_parts), letters(97)) as llm,
         pytest.raises(ConfigError, match="two at least"),
     ):
         measure_perplexity(llm, "A", 64, 32)
