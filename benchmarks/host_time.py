@@ -107,11 +107,11 @@ def main() -> None:
 def watch(engine: Any) -> Parts:
     """Time the parts of a step of this engine, wherever they are called from."""
     parts = Parts()
-    inner = engine._executor._worker._runner
+    inner = engine._executor._worker.live.runner
     for part, owner, name in (
         ("plan", Scheduler, "plan"),
         ("settle", Scheduler, "settle"),
-        ("updates", engine, "_publish"),
+        ("updates", engine._open, "take"),
         ("updates", engine_module.Engine, "stats"),
         ("slots", Slots, "apply"),
         ("select outputs", worker, "select_outputs"),

@@ -87,7 +87,7 @@ def copy_seconds(checkpoint: Path, sample: int = 1 << 30) -> float:
 
 
 def measure(llm: LLM, shape: str, options: argparse.Namespace) -> None:
-    model = llm._client._engine._executor._worker._runner.model
+    model = llm._client._engine._executor._worker.live.runner.model
     jobs: dict[str, tuple[Callable[[], float], Callable[[Limits], float] | None]] = {
         f"a step of {rows} rows": (
             lambda rows=rows: step_seconds(llm, rows, options.steps),

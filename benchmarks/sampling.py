@@ -22,7 +22,7 @@ from lsv_cpu import plugin
 from lsv_cpu.team import set_team
 from lsv_runtime import ops as op_table
 from lsv_runtime.nn.sampling import Sampling
-from lsv_runtime.worker.sampler import sample_rows
+from lsv_runtime.worker.sampling.sampler import sample_rows
 from lsv_runtime.worker.slots import Slot
 
 CASES = {

@@ -9,11 +9,13 @@ from lsv.engine.engine import Engine
 from lsv.engine.messages import Submit
 from lsv.engine.parts.part import Part
 from lsv.errors import BadRequest
+from lsv.offers import PartOffer
 from lsv.plugins import builtin
 from lsv.request.params import SamplingParams
 from lsv.request.spec import RequestSpec
 from lsv.request.structured import StructuredOutputsParams
 from lsv.scheduler.policy import Fcfs
+from lsv_runtime import plugin as runtime
 from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config
 from lsv_testing.fakes.requests import make_spec
 
@@ -46,6 +48,12 @@ def test_no_module_of_core_imports_a_part(name: str) -> None:
 def test_the_engine_knows_the_seam_alone(module: str) -> None:
     parts = {other for other in rooms.module_graph("lsv")[module] if other.startswith("lsv.engine.parts")}
     assert parts <= SEAM
+
+
+@pytest.mark.parametrize("offer", [*runtime.lsv_parts()], ids=lambda offer: offer.name)
+def test_no_module_of_the_runtime_imports_a_part(offer: PartOffer) -> None:
+    module = offer.worker.partition(":")[0]
+    assert {user for user, others in rooms.module_graph("lsv_runtime").items() if module in others} == set()
 
 
 @pytest.mark.parametrize("name", OFFERS)

@@ -22,7 +22,6 @@ LONG_CLASSES = {
     "Scheduler": "each method is one thing that happens to requests, and all change the same books",
     "KVManager": "likewise, for blocks",
     "ReplicaSet": "until the cluster is a plugin",
-    "Worker": "until features take part in it",
     "SocketClient": "until its connection is a class of its own",
 }
 """Classes of core that are longer, each with the reason."""

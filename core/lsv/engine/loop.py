@@ -22,7 +22,7 @@ from typing import Any
 from lsv import plugins
 from lsv.config import EngineConfig, Fit
 from lsv.engine import report
-from lsv.engine.connection import Connection, ConnectionLost
+from lsv.engine.connection import Connection, ConnectionLost, Connections
 from lsv.engine.engine import Engine
 from lsv.engine.guarded_policy import GuardedPolicy
 from lsv.engine.messages import (
@@ -32,7 +32,6 @@ from lsv.engine.messages import (
     Boot,
     ClientMessage,
     Controlled,
-    EngineMessage,
     Failed,
     Finish,
     Hello,
@@ -72,11 +71,9 @@ class EngineLoop:
 
     def __init__(self, engine: Engine[int], listener: socket.socket, lifeline: socket.socket) -> None:
         self._engine = engine
-        self._listener = listener
         self._lifeline = lifeline
         self._selector = selectors.DefaultSelector()
-        self._connections: dict[int, Connection] = {}
-        self._accepted = 0
+        self._connections = Connections(listener, self._selector, on_message=self._handle, on_lost=self._leave)
         self._progress = Progress("starting", 0, 0)
         self._fit: Fit | None = None
         self._stopped = False
@@ -87,8 +84,6 @@ class EngineLoop:
         """What clients assume before they are told anything, and what they have been told of last."""
         self._stats_changed = False
         """Whether clients must be told of a change that no step has brought."""
-        listener.setblocking(False)
-        self._selector.register(listener, selectors.EVENT_READ, self._accept)
         self._selector.register(lifeline, selectors.EVENT_READ, self._stop)
         for part in engine.parts.all:
             for end, read in part.sockets.items():
@@ -109,7 +104,7 @@ class EngineLoop:
         self._next_beat = 0.0
         self._beat()  # before anybody counts on it, the limit is that of steps
         self._tell_of_changes()
-        self._broadcast(Ready(self._fit))
+        self._connections.broadcast(Ready(self._fit))
         return self._fit
 
     def run(self) -> None:
@@ -130,17 +125,17 @@ class EngineLoop:
     def fail(self, error: LsvError) -> None:
         """Tell all clients and the parent why the engine ends."""
         message = Failed(error.record())
-        self._broadcast(message)
-        for end in (self._lifeline, self._listener):
-            self._selector.unregister(end)
+        self._connections.broadcast(message)
+        self._connections.stop_listening()
+        self._selector.unregister(self._lifeline)
         with suppress(OSError):  # the parent may be gone, too
             self._lifeline.sendall(encode_frame(message))
-        if any(connection.is_behind for connection in self._connections.values()):
+        if self._connections.are_behind:
             self._poll(_FAREWELL)
 
     def _show_progress(self, stage: str, done: int, total: int) -> None:
         self._progress = Progress(stage, done, total)
-        self._broadcast(self._progress)
+        self._connections.broadcast(self._progress)
         self._beat(stage)
         self._poll(0.0)
         if self._stopped:
@@ -160,9 +155,7 @@ class EngineLoop:
         beat = _make_beat(config, stage)
         with suppress(OSError):  # the parent does not read: it has signs of life enough
             self._lifeline.send(encode_frame(beat), socket.MSG_DONTWAIT)
-        for number, connection in tuple(self._connections.items()):
-            if not connection.is_behind:
-                self._send(number, beat)
+        self._connections.broadcast(beat, if_not_behind=True)
 
     def _trim(self) -> None:
         now = time.monotonic()
@@ -186,34 +179,15 @@ class EngineLoop:
     def _finish_reading(self) -> None:
         """Let clients finish messages that have arrived in part: an image is more than a socket holds at a time."""
         ends = time.monotonic() + _WHOLE_MESSAGE
-        while any(connection.is_receiving for connection in self._connections.values()):
+        while self._connections.are_receiving:
             left = ends - time.monotonic()
             if left <= 0:
                 break
             self._poll(left)
 
-    def _accept(self, _: object) -> None:
-        try:
-            end, _address = self._listener.accept()
-        except OSError:
-            return  # gone again
-        self._accepted += 1
-        connection = Connection(end)
-        number = self._accepted
-        self._connections[number] = connection
-        read = partial(self._read, number)
-        self._selector.register(connection, selectors.EVENT_READ, lambda _: self._reach(number, read))
-
     def _stop(self, _: object) -> None:
         """The lifeline has ended: the parent stops this process, or is gone."""
         self._stopped = True
-
-    def _read(self, number: int, connection: Connection) -> None:
-        connection.flush()
-        for message in connection.receive():
-            self._handle(number, connection, message)
-            if number not in self._connections:
-                return  # lost while the answer was sent
 
     def _handle(self, number: int, connection: Connection, message: ClientMessage) -> None:
         if isinstance(message, Submit):
@@ -254,7 +228,7 @@ class EngineLoop:
 
     def _reply(self, number: int, answer: Controlled) -> None:
         self._tell_of_changes()
-        self._send(number, answer)
+        self._connections.send(number, answer)
 
     def _announce(self, stage: str) -> None:
         """What follows may take as long as loading does."""
@@ -268,44 +242,13 @@ class EngineLoop:
         if told != self._told:
             for notice in self._told:
                 if notice not in told:
-                    self._broadcast(notice)
+                    self._connections.broadcast(notice)
 
     def _deliver(self, updates: dict[int, list[Update]]) -> None:
-        stats = self._engine.stats
-        for number in tuple(self._connections):
-            self._reach(number, partial(Connection.deliver, updates=updates.get(number, ()), stats=stats))
+        self._connections.deliver(updates, self._engine.stats)
 
-    def _broadcast(self, message: EngineMessage) -> None:
-        for number in tuple(self._connections):
-            self._send(number, message)
-
-    def _send(self, number: int, message: EngineMessage) -> None:
-        self._reach(number, partial(Connection.send, message=message))
-
-    def _reach(self, number: int, act: Callable[[Connection], None]) -> None:
-        """Act on a connection unless it is gone. It may end through the loss of another one, or in ``act`` itself."""
-        if (connection := self._connections.get(number)) is None:
-            return
-        try:
-            act(connection)
-        except ConnectionLost as lost:
-            self._on_disconnect(number, lost)
-        else:
-            if number in self._connections:
-                self._watch_writes(connection)
-
-    def _watch_writes(self, connection: Connection) -> None:
-        """Wait for a reader who is behind to read on."""
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.is_behind else 0)
-        key = self._selector.get_key(connection)
-        if key.events != wanted:
-            self._selector.modify(connection, wanted, key.data)
-
-    def _on_disconnect(self, number: int, lost: ConnectionLost) -> None:
-        connection = self._connections.pop(number)
-        self._selector.unregister(connection)
-        connection.close()
-        log.debug("connection %d ended: %s", number, lost)
+    def _leave(self, number: int) -> None:
+        """A client is gone."""
         self._orders.leave(number)
         if self._fit is not None and self._engine.failure is None:
             self._engine.abort_all(number)

@@ -6,11 +6,15 @@ import msgspec
 
 
 class PartOffer(msgspec.Struct, frozen=True):
-    """What takes part in every engine: it holds requests back, acts between steps, carries out orders, counts."""
+    """What takes part in every engine, in its workers, or in both."""
 
     name: str
-    load: str
-    """Names a ``(PartContext) -> Part | None`` of ``lsv.engine.parts.part``; None where it has nothing to do.
 
-    It is made in the engine's process and is light to import.
+    load: str = ""
+    """Names a ``(PartContext) -> Part | None`` of ``lsv.engine.parts.part``, made in the engine's process.
+
+    It is light to import. None takes no part.
     """
+
+    worker: str = ""
+    """Names a ``(WorkerPartContext) -> WorkerPart | None`` of ``lsv_runtime.worker.parts.part``, made in workers."""

@@ -23,8 +23,8 @@ from lsv_runtime.drafts.speculator import Choose
 from lsv_runtime.nn.dtypes import model_dtype
 from lsv_runtime.nn.sampling import Choices
 from lsv_runtime.weights.checkpoint import CheckpointSource
-from lsv_runtime.worker.edits import NO_EDITS
 from lsv_runtime.worker.load.bound import bind_filled
+from lsv_runtime.worker.sampling.edits import NO_EDITS
 
 
 class Heads(nn.Module, abc.ABC):

@@ -37,7 +37,7 @@ def loop(address: str) -> Iterator[EngineLoop]:
     found.load()
     yield found
     engine.close()
-    for end in (*found._connections.values(), listener, ours, theirs):
+    for end in (*found._connections, listener, ours, theirs):
         end.close()
     found._selector.close()
 
@@ -59,7 +59,7 @@ def test_a_client_that_leaves_before_its_answers(loop: EngineLoop, address: str)
     for _ in range(3):
         loop._poll(0.0)
         loop._deliver({})
-    assert list(loop._connections) == [2]
+    assert list(loop._connections._open) == [2]
     other.close()
 
 
@@ -71,7 +71,7 @@ def test_a_client_whose_orders_make_no_sense_is_answered(loop: EngineLoop, addre
     answers: FrameReader[EngineMessage] = FrameReader(EngineMessage)
     found = [message for message in answers.feed(client.recv(1 << 16)) if isinstance(message, Controlled)]
     assert [(one.id, one.error and one.error.code) for one in found] == [(id, "invalid_request") for id in range(3)]
-    assert list(loop._connections) == [1]
+    assert list(loop._connections._open) == [1]
     client.close()
 
 
@@ -84,11 +84,11 @@ def test_a_client_that_is_lost_while_another_is_served(
         client.sendall(encode_frame(Hello()))
 
     def lose_all(number: int, *given: object) -> None:
-        for one in tuple(loop._connections):
-            loop._on_disconnect(one, ConnectionLost("gone"))
+        for one in tuple(loop._connections._open):
+            loop._connections._lose(one, ConnectionLost("gone"))
 
-    monkeypatch.setattr(loop, "_handle", lose_all)
+    monkeypatch.setattr(loop._connections, "_on_message", lose_all)
     loop._poll(1.0)
-    assert not loop._connections
+    assert not loop._connections._open
     for client in clients:
         client.close()

@@ -10,7 +10,7 @@ import torch
 from lsv.request.outputs import PositionLogprobs, TokenLogprob
 from lsv.text.tokenizer import Tokenizer
 from lsv_api.openai.logprobs import LogprobWriter, TextPlace
-from lsv_runtime.worker.logprobs import describe
+from lsv_runtime.worker.sampling.logprobs import describe
 
 
 @pytest.fixture(scope="module")

@@ -359,7 +359,7 @@ def test_reading_goes_on_beside_steps(
         with pytest.raises(NotYet):
             worker.control(order)
     go.set()
-    worker.adapters._reading[9].result(30)
+    worker.live.adapters._reading[9].result(30)
     worker.control(order)
     assert len(threads) == 1
     assert threads[0] is not threading.current_thread()

@@ -25,7 +25,7 @@ def test_a_profile_names_the_layers(tmp_path: Path, reference: bool) -> None:
         torch_profiler_dir=str(folder), enable_sleep_mode=True,
     ) as llm:  # fmt: skip
         before = llm.generate(PROMPT, GREEDY, use_tqdm=False)[0].outputs[0].token_ids
-        runner = llm.llm_engine.client._engine._executor._worker._runner  # type: ignore[attr-defined]
+        runner = llm.llm_engine.client._engine._executor._worker.live.runner  # type: ignore[attr-defined]
         forwards = [module.__dict__.get("forward") for module in runner.model.modules()]
         llm.start_profile()
         with pytest.raises(BadRequest, match="already"):

@@ -21,9 +21,9 @@ from lsv_runtime.devices.device import Device
 from lsv_runtime.drafts.speculator import Speculator
 from lsv_runtime.nn.sampling import NOT_FINITE, Choices, Sampling
 from lsv_runtime.weights.checkpoint import SafetensorsSource
-from lsv_runtime.worker.choices import join_choices, make_choice
-from lsv_runtime.worker.edits import NO_EDITS
 from lsv_runtime.worker.load.bound import bind_filled
+from lsv_runtime.worker.sampling.choices import join_choices, make_choice
+from lsv_runtime.worker.sampling.edits import NO_EDITS
 from lsv_testing.catalog import catalog_of
 from lsv_testing.fakes.engine import engine_config
 from lsv_testing.fakes.speculator import write_speculator

@@ -25,8 +25,8 @@ from lsv_runtime.nn.sampling import Choices
 from lsv_runtime.ops import Kernel
 from lsv_runtime.weights.checkpoint import SafetensorsSource
 from lsv_runtime.weights.quantizer import PlainLinear
-from lsv_runtime.worker.choices import join_choices, make_choice
 from lsv_runtime.worker.load.bound import bind_filled
+from lsv_runtime.worker.sampling.choices import join_choices, make_choice
 from lsv_testing.catalog import catalog_of
 from lsv_testing.fakes.engine import engine_config
 from lsv_testing.fakes.speculator import write_speculator

@@ -13,6 +13,8 @@ def make_parts(catalog: Catalog, engine: Host) -> list[Part]:
     context = PartContext(engine.config, engine.now, engine, catalog)
     made = []
     for offer in catalog.offers(PartOffer):
+        if not offer.load:
+            continue
         part = catalog.load(offer)(context)
         if isinstance(part, Part):
             made.append(part)

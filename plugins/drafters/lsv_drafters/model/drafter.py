@@ -26,12 +26,12 @@ from lsv_drafters.model.sizes import step_limits, weigh
 from lsv_runtime.devices.shapes import BatchLimits
 from lsv_runtime.drafts.drafter import Draftable, Drafter, Site
 from lsv_runtime.nn.sampling import Sampling
-from lsv_runtime.worker.edits import NO_EDITS
 from lsv_runtime.worker.inputs import Batch
 from lsv_runtime.worker.load.bound import bind
 from lsv_runtime.worker.load.declared import Declared, declare
 from lsv_runtime.worker.load.loaded import load
 from lsv_runtime.worker.runner import ModelRunner
+from lsv_runtime.worker.sampling.edits import NO_EDITS
 
 Int64s = npt.NDArray[np.int64]
 

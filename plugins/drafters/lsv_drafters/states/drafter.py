@@ -40,12 +40,12 @@ from lsv_runtime.nn.model import Architecture, Model
 from lsv_runtime.nn.step import Embeddings
 from lsv_runtime.weights.checkpoint import CheckpointSource
 from lsv_runtime.weights.halves import Half
-from lsv_runtime.worker.edits import NO_EDITS
 from lsv_runtime.worker.inputs import Batch
 from lsv_runtime.worker.load.bound import Bound, bind
 from lsv_runtime.worker.load.declared import declare
 from lsv_runtime.worker.load.loaded import fill, open_source
 from lsv_runtime.worker.runner import ForwardResult, ModelRunner
+from lsv_runtime.worker.sampling.edits import NO_EDITS
 
 Int64s = npt.NDArray[np.int64]
 

@@ -1,7 +1,7 @@
 """The two ops that end a step: logits to tokens, and log probabilities of tokens.
 
 Both are modules that platforms may offer kernels for. What they do is told by records, ``CHOICE`` and ``EDIT``, which
-kernels read as they are; ``lsv_runtime.worker.sampler`` makes these of requests' parameters. The references chain the
+kernels read as they are; ``lsv_runtime.worker.sampling`` makes these of requests' parameters. The references chain the
 functions of ``lsv_runtime.nn.sample_ops``, with the random numbers of ``lsv_runtime.nn.philox``.
 """
 

@@ -19,10 +19,10 @@ from lsv_runtime.nn.pooling.states import Pool
 from lsv_runtime.nn.sampling import Sampling
 from lsv_runtime.worker.checks.finiteness import StateCheck
 from lsv_runtime.worker.inputs import Batch
-from lsv_runtime.worker.logprobs import Described, describe, join
-from lsv_runtime.worker.masks import NO_MASKS, read_masks
 from lsv_runtime.worker.runner import ForwardResult
-from lsv_runtime.worker.sampler import NOT_FINITE, accept_typical, describe_rows, draw_rows, why_failed
+from lsv_runtime.worker.sampling.logprobs import Described, describe, join
+from lsv_runtime.worker.sampling.masks import NO_MASKS, read_masks
+from lsv_runtime.worker.sampling.sampler import NOT_FINITE, accept_typical, describe_rows, draw_rows, why_failed
 from lsv_runtime.worker.slots import Slot
 
 

@@ -30,8 +30,8 @@ from lsv_runtime.pipeline.link import Links
 from lsv_runtime.worker.experts.shared import SharedExperts
 from lsv_runtime.worker.inputs import Batch, dummy_batch, pad_batch
 from lsv_runtime.worker.rehearsal import Rehearsal
+from lsv_runtime.worker.sampling.variants import steps_of_all_sizes
 from lsv_runtime.worker.transfer import awaited, overwrite_batch, sampled, send_adapters, send_batch
-from lsv_runtime.worker.variants import steps_of_all_sizes
 
 log = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ from lsv.scheduler.plan import Begin, Grown, Rows, StepPlan
 from lsv_runtime.attention.tables import BlockTables
 from lsv_runtime.nn.pooling.states import Gathered
 from lsv_runtime.nn.sampling import Edits
-from lsv_runtime.worker.choices import make_choice
-from lsv_runtime.worker.constraints import Constraints, is_constrained
 from lsv_runtime.worker.processing import Processing, Processors, end_processing
+from lsv_runtime.worker.sampling.choices import make_choice
+from lsv_runtime.worker.sampling.constraints import Constraints, is_constrained
 
 Int32s = npt.NDArray[np.int32]
 
@@ -78,7 +78,7 @@ class Slot:
     constrained: bool
     """Whether its logits may change depending on the tokens so far."""
     choice: bytes
-    """How its tokens are chosen, see ``lsv_runtime.worker.choices``; empty for a pooling request."""
+    """How its tokens are chosen, see ``lsv_runtime.worker.sampling.choices``; empty for a pooling request."""
     gathered: Gathered | None
     """What a pooling request has gathered of its tokens' states."""
 

@@ -16,7 +16,7 @@ from lsv_multimodal import plugin
 from lsv_multimodal.families.whisper.rules import Timestamps, WhisperRules
 from lsv_multimodal.families.whisper.timestamps import TimestampRules
 from lsv_runtime.worker.processing import Processors
-from lsv_runtime.worker.sampler import sample_rows
+from lsv_runtime.worker.sampling.sampler import sample_rows
 from lsv_runtime.worker.slots import Slot
 from lsv_testing.catalog import catalog_of
 from lsv_testing.fakes.engine import engine_config

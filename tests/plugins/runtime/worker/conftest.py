@@ -124,7 +124,7 @@ class BareCatalog:
 
     def offer(self, offer: Any, made: Any) -> None:
         """One offer more, and what it is loaded as."""
-        self._offers, self._made[offer.load] = (*self._offers, offer), made
+        self._offers, self._made[offer.load or offer.worker] = (*self._offers, offer), made
 
     def offers(self, kind: type) -> list[Any]:
         return [offer for offer in self._offers if isinstance(offer, kind)]
@@ -138,8 +138,9 @@ class BareCatalog:
     def is_own(self, offer: Any) -> bool:
         return True
 
-    def load(self, offer: Any) -> Any:
-        return self._made.get(offer.load) or load_object(offer.load)
+    def load(self, offer: Any, part: str = "load") -> Any:
+        name = getattr(offer, part)
+        return self._made.get(name) or load_object(name)
 
 
 class Driver:

@@ -10,9 +10,9 @@ import pytest
 
 from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Begin
-from lsv_runtime.worker.constraints import Penalties
-from lsv_runtime.worker.edits import join_edits
-from lsv_runtime.worker.sampler import choices_of
+from lsv_runtime.worker.sampling.constraints import Penalties
+from lsv_runtime.worker.sampling.edits import join_edits
+from lsv_runtime.worker.sampling.sampler import choices_of
 from lsv_runtime.worker.slots import Slot
 
 VOCABULARY = 50

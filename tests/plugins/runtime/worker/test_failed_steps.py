@@ -35,7 +35,7 @@ def no_time(stage: str, done: int, total: int) -> None: ...
 
 def break_next(worker: Worker, monkeypatch: pytest.MonkeyPatch, error: Callable[..., Any] = out_of_memory) -> None:
     """The next forward pass of the worker raises."""
-    runner = worker._runner
+    runner = worker.live.runner
     assert runner is not None
     run = runner.run
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from lsv_runtime.worker.logprobs import describe, join
-from lsv_runtime.worker.sampler import sample_rows
+from lsv_runtime.worker.sampling.logprobs import describe, join
+from lsv_runtime.worker.sampling.sampler import sample_rows
 from lsv_runtime.worker.slots import Slot
 
 

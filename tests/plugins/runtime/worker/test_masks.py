@@ -12,8 +12,8 @@ import torch
 from lsv.request.params import NO_TOKEN_LEFT
 from lsv.scheduler.plan import Masks
 from lsv_runtime.nn.sampling import Sampling
-from lsv_runtime.worker.masks import RowMasks, read_masks
-from lsv_runtime.worker.sampler import NOT_FINITE, accept_typical, draw_rows, why_failed
+from lsv_runtime.worker.sampling.masks import RowMasks, read_masks
+from lsv_runtime.worker.sampling.sampler import NOT_FINITE, accept_typical, draw_rows, why_failed
 from lsv_runtime.worker.slots import Slot
 
 MakeSlot = Callable[..., Slot]

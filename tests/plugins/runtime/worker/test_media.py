@@ -56,7 +56,7 @@ def picture(*ids: int, start: int = 3, count: int = 4, name: bytes = b"a") -> Me
 
 def started(drive: Callable[..., Any], encoder: Lookup, **settings: Any) -> Any:
     driver = drive(settings=settings)
-    model = driver.worker._runner.model
+    model = driver.worker.live.runner.model
     encoder.table = lambda ids: model.embed(ids, None)
     return driver
 
@@ -97,7 +97,7 @@ def test_what_was_encoded_serves_others_until_it_is_forgotten(drive: Callable[..
     first = show(driver, picture(*SHOWN), 100)
     assert show(driver, picture(*SHOWN), 100, slot=1, encode=()) == first
     driver.run([], forget=[picture().hash])
-    assert not driver.worker._media._embeddings
+    assert not driver.worker.live.media._embeddings
 
 
 @pytest.mark.parametrize("layout", ["flat", "padded"])
@@ -177,13 +177,13 @@ def test_positions_along_several_axes(drive: Callable[..., Any], monkeypatch: py
     plain = worth(IDS, drive)
     driver = drive()
     seen: list[list[list[int]]] = []
-    run = driver.worker._runner.run
+    run = driver.worker.live.runner.run
 
     def watch(kind: str, batch: Any, *rest: Any) -> Any:
         seen.append(batch.positions.tolist())
         return run(kind, batch, *rest)
 
-    monkeypatch.setattr(driver.worker._runner, "run", watch)
+    monkeypatch.setattr(driver.worker.live.runner, "run", watch)
     placed = np.array([range(10), [0, 1, 2, 3, 3, 4, 4, 5, 6, 7], [0, 1, 2, 3, 4, 3, 4, 5, 6, 7]], np.int32)
     begin = driver.begin(0, IDS, positions=Positions(3, placed.tobytes(), -2))
     driver.generate(begin, 2, chunk=4)

@@ -18,7 +18,7 @@ from torch import Tensor
 from lsv_offline import plugin
 from lsv_runtime.nn.sampling import Sampling
 from lsv_runtime.worker.processing import Processors
-from lsv_runtime.worker.sampler import draw_rows
+from lsv_runtime.worker.sampling.sampler import draw_rows
 from lsv_runtime.worker.slots import Slot
 from lsv_testing.catalog import catalog_of
 from lsv_testing.fakes.engine import engine_config

@@ -103,7 +103,7 @@ class Polish(WorkerOrder, frozen=True):
 
 
 def test_ranks_refuse_an_unknown_order_and_go_on(two_ranks: ProcessesExecutor) -> None:
-    with pytest.raises(ConfigError, match="unknown order 'polish': workers know reset, read_adapter"):
+    with pytest.raises(ConfigError, match="unknown order 'polish': workers know reset, release_memory"):
         two_ranks.control(Polish())
     assert two_ranks.control(Reset()) == [{}, {}]
 

@@ -16,7 +16,7 @@ from lsv.plugins.catalog import Catalog
 from lsv.request.params import NO_TOKEN_LEFT
 from lsv_runtime.logits_processor import History, LogitsProcessor
 from lsv_runtime.worker.processing import Processors
-from lsv_runtime.worker.sampler import NOT_FINITE, PROCESSOR_FAILED, sample_rows
+from lsv_runtime.worker.sampling.sampler import NOT_FINITE, PROCESSOR_FAILED, sample_rows
 from lsv_runtime.worker.slots import Slot
 from lsv_testing.catalog import catalog_of
 from lsv_testing.fakes.engine import engine_config

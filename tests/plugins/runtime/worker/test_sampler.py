@@ -14,7 +14,7 @@ from lsv.request.params import NO_TOKEN_LEFT
 from lsv_runtime.nn import sample_ops, sampling
 from lsv_runtime.nn.philox import uniform
 from lsv_runtime.nn.sampling import Sampling
-from lsv_runtime.worker.sampler import NOT_FINITE, sample_rows
+from lsv_runtime.worker.sampling.sampler import NOT_FINITE, sample_rows
 from lsv_runtime.worker.slots import Slot
 
 pytestmark = pytest.mark.onednn

@@ -133,7 +133,7 @@ def test_steps_with_shared_experts_are_compiled_in_the_size_of_all(
     monkeypatch.setattr(policy, "widen", widen)
     monkeypatch.setattr(type(device), "shapes", lambda self, limits: policy(limits))
     driver, others = drive(settings={"layout": layout}), Others()
-    driver.worker._runner._shared = others
+    driver.worker.live.runner._shared = others
     device.compiled_runs.clear()
     found = [driver.run([(0, 0, 5, True)], [begin(driver, 0, 5)]).tokens[0][0]]
     for step, others.size in enumerate((1, 4, 3, 0)):
@@ -163,7 +163,7 @@ def test_the_head_is_part_of_a_compiled_decoding_step(
     """Outside of one it runs for prompts alone, over the rows that want logits."""
     monkeypatch.setattr(type(device), "shapes", lambda self, limits: DecodeBuckets(limits))
     driver = drive()
-    model, inside, heads = driver.worker._runner.model, [False], []
+    model, inside, heads = driver.worker.live.runner.model, [False], []
     head, run = model.head.forward, nn_model.run_to_logits
 
     def count(states: Any, step: Any) -> Any:

@@ -164,7 +164,7 @@ def test_the_inline_executor_runs_plans(executor: InlineExecutor, device: Any) -
     executor.submit(StepPlan(step=3, kind=Kind.IDLE))
     assert executor.collect(1.0).step == 3
     executor.control(Reset())
-    with pytest.raises(ConfigError, match="unknown order 'polish': workers know reset, read_adapter"):
+    with pytest.raises(ConfigError, match="unknown order 'polish': workers know reset, release_memory"):
         executor.control(Polish())
     executor.stop()
     assert device.closed

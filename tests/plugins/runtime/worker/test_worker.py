@@ -15,7 +15,7 @@ from lsv.request.params import PoolingParams
 from lsv.scheduler.plan import Grown
 from lsv_runtime.nn import model as nn_model
 from lsv_runtime.nn.step import Step
-from lsv_runtime.worker.sampler import NOT_FINITE
+from lsv_runtime.worker.sampling.sampler import NOT_FINITE
 
 from .conftest import BareCatalog
 
@@ -210,7 +210,7 @@ def test_numbers_that_break_name_the_kernels_that_came_from_elsewhere(
     monkeypatch.setattr(BareCatalog, "is_own", lambda self, offer: not isinstance(offer, AttentionOffer))
     driver = drive()
     with torch.inference_mode():
-        driver.worker._runner.model.embed.weight[5] = torch.nan
+        driver.worker.live.runner.model.embed.weight[5] = torch.nan
     result = driver.run([(0, 0, 3, True)], [driver.begin(0, [9, 5, 9])])
     assert result.failed == {0: f"{NOT_FINITE}; kernels that do not come with lsv: attention_backend by plugin bare"}
     assert "--reference-ops" in NOT_FINITE
@@ -221,7 +221,7 @@ def test_a_row_whose_numbers_break_fails_alone(drive: Drive, checkpoints: Checkp
     """One token's embedding is NaN."""
     driver = drive()
     with torch.inference_mode():
-        driver.worker._runner.model.embed.weight[5] = torch.nan
+        driver.worker.live.runner.model.embed.weight[5] = torch.nan
     good = prompt_of(6)
     begin = [
         driver.begin(0, [9, 5, 9]),
@@ -241,7 +241,7 @@ def test_a_chunk_that_nothing_is_sampled_from_fails_by_its_states(drive: Drive, 
     """NaN in the middle of a prompt, next to rows that go on."""
     driver = drive()
     with torch.inference_mode():
-        driver.worker._runner.model.embed.weight[5] = torch.nan
+        driver.worker.live.runner.model.embed.weight[5] = torch.nan
     good = prompt_of(6)
     begin = [
         driver.begin(0, [9, 5, 9, 9]),
@@ -273,7 +273,7 @@ def test_a_prompt_that_ends_is_checked_in_all_its_tokens(drive: Drive, monkeypat
 
 def test_all_rows_of_a_step_that_breaks_are_distrusted(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = drive()
-    monkeypatch.setattr(driver.worker._runner, "run", lambda *_: 1 / 0)
+    monkeypatch.setattr(driver.worker.live.runner, "run", lambda *_: 1 / 0)
     result = driver.run([(0, 0, 3, True), (1, 0, 2, False)], [driver.begin(0, [9, 9, 9]), driver.begin(1, [9, 9, 9])])
     assert result.broken
     assert result.distrusted == (0, 1)

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import torch
+from torch import Tensor
 
 from lsv.config import EngineConfig
 from lsv.processes.nodes.meeting import meet
@@ -39,6 +40,15 @@ class Groups:
     def alone(self) -> bool:
         """Whether no other rank waits for this one in the middle of a step."""
         return self.sharing is None and self.links is None and self.exchange is None
+
+    @property
+    def spread(self) -> Communicator | None:
+        """The ranks that experts are spread over."""
+        return self.sharing if self.exchange is None else self.exchange.communicator
+
+    def agree(self, tokens: Tensor) -> Tensor:
+        """Rank 0's tokens. All ranks have the same logits and draw alike; this makes sure that they never diverge."""
+        return tokens if self.sharing is None else self.sharing.broadcast(tokens.contiguous())
 
     def close(self) -> None:
         """Leave them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,6 @@ from lsv.transports.making import identify
 from lsv_runtime.adapters.store import Served
 from lsv_runtime.devices.device import Device
 from lsv_runtime.pipeline.stage import Stage
-from lsv_runtime.worker.experts.balancer import ExpertBalancer
 from lsv_runtime.worker.load.graphs import report_graphs
 from lsv_runtime.worker.load.groups import Groups
 from lsv_runtime.worker.load.loaded import Loaded, load
@@ -37,14 +36,13 @@ class ResidentModel:
         stage: Stage,
         groups: Groups,
     ) -> None:
-        self._config, self._catalog, self._device = config, catalog, device
-        self._stage, self._groups = stage, groups
+        self._config, self._catalog, self._stage = config, catalog, stage
+        self.device, self.groups = device, groups
         self._loaded: Loaded | None = None
         self._cache: Any = None
         self._has_cache = False
         self._parked: ParkedWeights | None = None
         self._adapters: Served | None = None
-        self._balancer: ExpertBalancer | None = None
         self._kept_for = ""
         self._frozen = False
         self._stages = Stages(device)
@@ -79,32 +77,17 @@ class ResidentModel:
         return self._loaded
 
     def _load(self, report: ReportProgress) -> Loaded:
-        sharing, world, exchange = self._groups.sharing, self._groups.world, self._groups.exchange
-        loaded = load(
-            self._config, self._catalog, self._device, sharing, report, self._stage, world, exchange, self._stages.tell
+        sharing, world, exchange = self.groups.sharing, self.groups.world, self.groups.exchange
+        return load(
+            self._config, self._catalog, self.device, sharing, report, self._stage, world, exchange, self._stages.tell
         )
-        spread = sharing if exchange is None else exchange.communicator
-        if self._config.experts is not None and self._config.experts.interval and spread is not None:
-            self._balancer = ExpertBalancer(loaded.declared.model, spread, self._device.torch_device)
-        return loaded
 
     @contextmanager
     def warming_up(self) -> Iterator[None]:
         """Steps are captured or compiled inside; the log says what that takes."""
-        with report_graphs(self._device, self.loaded.fit):
+        with report_graphs(self.device, self.loaded.fit):
             yield
         self._stages.tell("Warm-up")
-
-    def count_experts(self) -> None:
-        """See ``ExpertBalancer.count``."""
-        assert self._balancer is not None, "experts stay where they are"
-        self._balancer.count()
-
-    def balance_experts(self) -> Mapping[str, float]:
-        """See ``ExpertBalancer.balance``."""
-        assert self._balancer is not None, "experts stay where they are"
-        self._device.synchronize()
-        return self._balancer.balance()
 
     def sleep(self, level: int) -> None:
         """Give back the cache, and the device's memory of the weights: the host keeps them, or at level 2 nobody.
@@ -114,16 +97,16 @@ class ResidentModel:
         if self._has_cache:
             self._cache, self._has_cache = None, False
             if self._loaded is not None:
-                self._loaded.bound.allocate(1, self._config, self._device)  # the backend lets go of the one before
+                self._loaded.bound.allocate(1, self._config, self.device)  # the backend lets go of the one before
         if level == 1 and self._loaded is not None:
             self._parked = self._parked or ParkedWeights(self._loaded.declared.model)
         elif self._loaded is not None:
             self._adapters = None if self._loaded.adapters is None else self._loaded.adapters.served
-            self._loaded = self._parked = self._balancer = None
+            self._loaded = self._parked = None
             self._frozen = gc.get_freeze_count() > 0
             gc.unfreeze()  # models are full of cycles, and what was frozen is never collected
         gc.collect()
-        self._device.release_cache()
+        self.device.release_cache()
 
     def wake_up(self, parts: Collection[str]) -> None:
         """Take memory again for ``weights``, ``kv_cache`` or both; parts that are there stay as they are.
@@ -131,7 +114,7 @@ class ResidentModel:
         Raises ``Unavailable`` where there is too little memory, and ``CheckpointError`` where a checkpoint that is to
         be read again has changed: what could not be brought back still sleeps. Of several ranks, each has to succeed.
         """
-        self._stages = Stages(self._device)
+        self._stages = Stages(self.device)
         try:
             if "weights" in parts:
                 self._bring_weights()
@@ -139,10 +122,10 @@ class ResidentModel:
                 self._allocate()
             return
         except (torch.OutOfMemoryError, MemoryError) as cause:
-            if not self._groups.alone:
+            if not self.groups.alone:
                 raise
             why = str(cause).splitlines()[0] if str(cause) else "memory ran out"
-        self._device.release_cache()
+        self.device.release_cache()
         raise Unavailable(f"there is too little memory to wake up ({why}): free some and wake the engine up again")
 
     def _bring_weights(self) -> None:
@@ -168,5 +151,5 @@ class ResidentModel:
 
     def _allocate(self) -> None:
         """The cache's size is known from the first time on, also while the weights sleep."""
-        self._cache = self.loaded.allocate_cache(self._config, self._device)
+        self._cache = self.loaded.allocate_cache(self._config, self.device)
         self._has_cache = True

@@ -21,11 +21,11 @@ from lsv.scheduler.plan import Logprobs
 from lsv_runtime.drafts.typical import is_typical
 from lsv_runtime.nn import sampling
 from lsv_runtime.nn.sampling import CHOICE, Choices, Edits, Sampling
-from lsv_runtime.worker.choices import join_choices, make_choice
-from lsv_runtime.worker.edits import NO_EDITS, join_edits
-from lsv_runtime.worker.logprobs import Described, describe
-from lsv_runtime.worker.masks import NO_MASKS, RowMasks, Words, allow_fewer, forbidden_by, mask_edits
 from lsv_runtime.worker.processing import Processing, process_logits
+from lsv_runtime.worker.sampling.choices import join_choices, make_choice
+from lsv_runtime.worker.sampling.edits import NO_EDITS, join_edits
+from lsv_runtime.worker.sampling.logprobs import Described, describe
+from lsv_runtime.worker.sampling.masks import NO_MASKS, RowMasks, Words, allow_fewer, forbidden_by, mask_edits
 from lsv_runtime.worker.slots import Slot
 
 NOT_FINITE = (

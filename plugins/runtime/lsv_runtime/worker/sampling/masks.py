@@ -13,7 +13,7 @@ from torch import Tensor
 from lsv.scheduler.plan import Masks
 from lsv_runtime.devices.staging import send
 from lsv_runtime.nn.sampling import Edits, Kind
-from lsv_runtime.worker.edits import make_edits
+from lsv_runtime.worker.sampling.edits import make_edits
 
 Words = npt.NDArray[np.uint32]
 """The mask of one row: 32 tokens a word, the lowest bits first."""

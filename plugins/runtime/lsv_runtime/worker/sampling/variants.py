@@ -16,8 +16,8 @@ from lsv.kv.spec import KVGroup
 from lsv_runtime.attention import BatchLayout, Int32s
 from lsv_runtime.devices.shapes import BatchLimits
 from lsv_runtime.nn.sampling import CHOICE, WHOLE, Kind, Sampling
-from lsv_runtime.worker.edits import NO_EDITS, join_edits, make_edits
 from lsv_runtime.worker.inputs import Batch
+from lsv_runtime.worker.sampling.edits import NO_EDITS, join_edits, make_edits
 
 _DESCRIBED = (0, 1, 5, 16)
 """How many of the likeliest tokens beside the chosen one: numbers that compilers take for a kind each."""

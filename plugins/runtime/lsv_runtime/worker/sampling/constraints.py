@@ -14,7 +14,7 @@ import numpy.typing as npt
 from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Begin
 from lsv_runtime.nn.sampling import EDIT, Edits, Kind
-from lsv_runtime.worker.edits import NO_EDITS, join_edits, make_edits
+from lsv_runtime.worker.sampling.edits import NO_EDITS, join_edits, make_edits
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]

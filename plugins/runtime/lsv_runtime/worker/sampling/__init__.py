@@ -1,0 +1,1 @@
+"""How workers choose tokens: constraints and masks of logits, the draw, log probabilities."""
