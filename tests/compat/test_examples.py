@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lsv.processes.folder import cache_root
+from lsv.settings.caching import cache_root
 from lsv_testing.tiny import tiny
 from suite.libraries import LIBRARIES
 

@@ -41,7 +41,7 @@ OUR_OWN = {
     "core/lsv/processes/logs.py": "the operator's configuration",
     "core/lsv/processes/outlet.py": "standard output and error, opened once more",
     "core/lsv/processes/ports.py": "/proc",
-    "core/lsv/processes/shared.py": "memory of our own",
+    "core/lsv/media/shared.py": "memory of our own",
     "core/lsv/processes/trust.py": "/proc",
     "core/lsv/resolve/experts/map.py": "a file that the operator names",
     "core/lsv/settings/__init__.py": "the operator's configuration",

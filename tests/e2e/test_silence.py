@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lsv.processes.folder import cache_root
+from lsv.settings.caching import cache_root
 from suite.server import Server
 
 NOTE = """

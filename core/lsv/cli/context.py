@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from lsv.errors import ConfigError
-from lsv.plugins import Plugins, load, packages
-from lsv.processes import logs
+from lsv.plugins import Plugins, load, logs, packages
 from lsv.settings import Declared, Given, Setting, Settings, dashed, gather, neutral, options, unknown_variables
 from lsv.settings.flags import CommandLine, is_flag, parse
 

@@ -12,7 +12,7 @@ from functools import wraps
 from lsv.cli.context import CommandContext, HelpWanted
 from lsv.errors import ConfigError, LsvError, PluginError, suggestion
 from lsv.offers import CommandOffer
-from lsv.processes import logs
+from lsv.plugins import logs
 from lsv.processes.lifeline import end_without_search
 from lsv.version import __version__
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lsv.processes.folder import cache_root
+from lsv.settings.caching import cache_root
 
 if TYPE_CHECKING:
     from prompt_toolkit.history import History

@@ -7,7 +7,7 @@ import time
 
 from lsv import plugins
 from lsv.config import EngineConfig, Fit
-from lsv.processes import logs
+from lsv.plugins import logs
 from lsv.processes.usage import written
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ _STAGE_LINES = {"weights": "Loading the model took %.2f seconds", "warm-up": "Wa
 
 
 def set_up_logging(config: EngineConfig, level: str) -> None:
-    """Set up logging for lsv and its plugins, see ``lsv.processes.logs``. Replicas log their number."""
+    """Set up logging for lsv and its plugins, see ``lsv.plugins.logs``. Replicas log their number."""
     topology = config.topology
     name = f"engine-{topology.number}" if topology.data > 1 or topology.base else "engine"
     logs.set_up(f"%(levelname)s %(asctime)s {name} %(name)s: %(message)s", level, plugins.packages())

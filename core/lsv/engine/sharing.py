@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from lsv.engine.messages import Submit
-from lsv.processes.shared import SUPPORTED, SharedMemory
+from lsv.media.shared import SUPPORTED, SharedMemory
 from lsv.request.media import Array, Media, Stored
 from lsv.request.prompt import Prompt
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 
-from lsv.processes.folder import PrivateFolder, cache_root
+from lsv.processes.folder import PrivateFolder
 from lsv.processes.trust import find_stranger
 
 log = logging.getLogger(__name__)
@@ -27,13 +27,15 @@ _NUMBERED = re.compile(r"(?:clan)?g\+\+-(\d+)")
 
 
 class BuildCache:
-    """Compiled files of one kind, in ``lsv/<name>`` below ``root``, or else this user's cache folder.
+    """Compiled files of one kind, in ``lsv/<name>`` below the folder that ``root`` returns.
+
+    ``root`` is called for each file, and may raise ``RuntimeError`` if this user has no folder for caches.
 
     A file that is there is used, whether the folder can be written or not. What somebody else could have put there is
     not: to load it is to run it. Where the folder can't be used, there is one for this user among the temporary files.
     """
 
-    def __init__(self, name: str, root: Path | None = None) -> None:
+    def __init__(self, name: str, root: Callable[[], Path]) -> None:
         self._name, self._root = name, root
 
     def take(self, file: str, what: str, build: Build) -> Path:
@@ -51,7 +53,7 @@ class BuildCache:
 
     def _folders(self) -> Iterator[Path]:
         with suppress(RuntimeError):  # this user has no home
-            yield (self._root or cache_root()) / "lsv" / self._name
+            yield self._root() / "lsv" / self._name
         with suppress(OSError):  # there is no place for temporary files
             yield Path(tempfile.gettempdir()) / f"lsv-{os.geteuid()}" / self._name
 

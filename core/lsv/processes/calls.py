@@ -18,25 +18,11 @@ from types import FrameType
 from typing import Any, TextIO
 
 from lsv.errors import ConfigError
-from lsv.settings import Declared, Settings, gather, options
 
 log = logging.getLogger(__name__)
 
 _EVENTS = ("call", "return")
 _recording: Path | None = None
-
-
-def record_if_asked() -> None:
-    """Record the calls of this process if its environment sets ``trace_function``."""
-    if gather(Declared(options.LOGGING), {})["trace_function"]:
-        record()
-
-
-def adopt(settings: Settings) -> None:
-    """Record calls if ``settings`` say so, also in the processes that this one starts."""
-    settings.hand_on("trace_function")
-    if settings["trace_function"]:
-        record()
 
 
 def record() -> Path:

@@ -1,4 +1,4 @@
-"""The folder for caches, and private folders that do not outlive their owner."""
+"""Private folders that do not outlive their owner."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from lsv.settings import Declared, gather, options
-
 _PREFIX = "lsv-run-"
 _MEMORY = Path("/dev/shm")
 """A file system in memory, on systems that have one."""
@@ -20,12 +18,6 @@ _MEMORY_ROOM = 32 << 20
 _SHORT = Path("/tmp")
 _LONGEST = 78
 """Bytes of a temporary folder's path that leave room for a private folder and its sockets: the kernel takes 107."""
-
-
-def cache_root() -> Path:
-    """The folder of this user's caches, as set by environment variables, or ~/.cache."""
-    chosen: str | None = gather(Declared(options.CACHING), {})["cache_root"]
-    return Path(chosen).expanduser() if chosen else Path.home() / ".cache"
 
 
 class PrivateFolder:

@@ -1,4 +1,4 @@
-"""Logging as an operator wants it: a line an event, as a file says, or left alone. The same in all processes."""
+"""Logging to stderr, a line an event, or as an operator's file says."""
 
 from __future__ import annotations
 
@@ -10,49 +10,26 @@ from pathlib import Path
 from typing import Any
 
 from lsv.errors import ConfigError
-from lsv.processes import calls
-from lsv.settings import Declared, Settings, gather, options
 
 _FOREIGN, _OWN = "vllm", "lsv"
 
 
-def set_up(form: str, level: str | None = None, packages: Iterable[str] = (_OWN,)) -> None:
-    """Set logging up as this process's variables say; else a line an event, of this form, on stderr.
+def log_lines(form: str, level: str | None, packages: Iterable[str]) -> None:
+    """Log a line of this form for each event on stderr, unless logging is set up already.
 
-    Records function calls, too, if ``trace_function`` is set.
-
-    ``level`` is how much ``packages`` log; others only warn. What a file says of ``lsv`` holds for all of them. Raises
-    ``ConfigError`` for a file that can't be used.
+    ``level`` is how much ``packages`` log. Other packages only warn, and all do if it is None.
     """
-    chosen = gather(Declared(options.LOGGING), {})
-    if chosen["configure_logging"] and chosen["log_config_file"]:
-        _apply(chosen["log_config_file"], packages)
-    elif chosen["configure_logging"]:
-        logging.basicConfig(level=logging.WARNING, format=form)
-        if level is not None:
-            for package in packages:
-                logging.getLogger(package).setLevel(level.upper())
-    calls.record_if_asked()
+    logging.basicConfig(level=logging.WARNING, format=form)
+    if level is not None:
+        for package in packages:
+            logging.getLogger(package).setLevel(level.upper())
 
 
-def adopt(settings: Settings, packages: Iterable[str] = (_OWN,)) -> None:
-    """Log as a command's settings say, and have the processes it starts do so. Raises ``ConfigError``."""
-    file = settings["log_config_file"]
-    if not settings["configure_logging"]:
-        if settings.source("log_config_file").startswith("flag"):
-            raise ConfigError("--log-config-file sets up logging, which is left alone: leave one out")
-        if settings.source("configure_logging") not in settings.declared.by_name["configure_logging"].variables:
-            logging.getLogger().handlers.clear()  # those that were made before flags were read
-    elif file:
-        _apply(file, packages)
-    else:
-        logging.getLogger().setLevel(settings["log_level"].upper())
-    for setting in options.LOGGING:
-        settings.hand_on(setting.name)
-    calls.adopt(settings)
+def apply_file(file: str, packages: Iterable[str]) -> None:
+    """Set logging up as a file says. What it says of ``lsv`` holds for all ``packages``.
 
-
-def _apply(file: str, packages: Iterable[str]) -> None:
+    Raises ``ConfigError`` for a file that can't be used.
+    """
     try:
         content = json.loads(Path(file).expanduser().read_text(encoding="utf-8"))
         logging.config.dictConfig(_as_ours(content, packages))

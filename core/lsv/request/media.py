@@ -25,7 +25,7 @@ Span = tuple[int, int]
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """Bytes in memory that another process shares; ``lsv.processes.shared`` reads them."""
+    """Bytes in memory that another process shares; ``lsv.media.shared`` reads them."""
 
     path: str
     """Where to open the memory, as long as its owner has not closed it."""

@@ -1,6 +1,6 @@
 """Options, declared once: the flag, the config-file key and the variables all come from one ``Setting``.
 
-This is the only module that reads ``os.environ``.
+Only this package reads settings from ``os.environ``. ``lsv.processes.environment`` copies some for child processes.
 """
 
 from __future__ import annotations
@@ -124,19 +124,6 @@ def export(variables: Mapping[str, str], *, replace: bool = False) -> None:
     for name, value in variables.items():
         if replace or name not in os.environ:
             os.environ[name] = value
-
-
-_HARMLESS = (
-    "PATH", "HOME", "LANG", "TZ", "TMPDIR", "PWD", "USER", "LOGNAME", "SYSTEMROOT",
-    "LC_", "LD_", "DYLD_", "PYTHON", "VIRTUAL_ENV", "CONDA_PREFIX", "XDG_", "NIX_", "SSL_CERT_",
-    "OMP_", "MKL_", "OPENBLAS_", "GOTO_", "HF_HOME", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE",
-)  # fmt: skip
-"""Beginnings of the variables that a process needs to find its libraries, folders and language; no secrets."""
-
-
-def harmless_environment(more: Mapping[str, str]) -> dict[str, str]:
-    """The variables that libraries need, and ``more``: for a process that strangers may take over."""
-    return {**{name: value for name, value in os.environ.items() if name.startswith(_HARMLESS)}, **more}
 
 
 def environment_with(more: Mapping[str, str]) -> dict[str, str]:

@@ -12,8 +12,8 @@ import tempfile
 from pathlib import Path
 
 from lsv.errors import CheckpointError
-from lsv.processes.folder import cache_root
 from lsv.processes.lifeline import end_without_search
+from lsv.settings.caching import cache_root
 from lsv.untrusted.files import read_regular
 
 _SECONDS = 300.0

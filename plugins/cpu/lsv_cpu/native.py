@@ -18,6 +18,7 @@ import torch
 from lsv.errors import ConfigError
 from lsv.processes.building import BuildCache, explain, find_compilers, run, takes_flags
 from lsv.processes.folder import PrivateFolder
+from lsv.settings.caching import cache_root
 from lsv_cpu.machine import Machine
 
 log = logging.getLogger(__name__)
@@ -145,7 +146,7 @@ class _TooOld(Exception):
 @lru_cache
 def _load(isa: str, cache_dir: Path | None) -> ctypes.CDLL | None:
     try:
-        path = BuildCache("cpu", cache_dir).take(
+        path = BuildCache("cpu", lambda: cache_dir or cache_root()).take(
             f"kernels-{isa}-{_key(isa)}.so", f"the native CPU kernels for {isa}", partial(_build, isa)
         )
         found = _declare(ctypes.CDLL(str(path)))

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import OptionValue
+from lsv.media.shared import SUPPORTED
 from lsv.platform import Platform
-from lsv.processes.shared import SUPPORTED
 from lsv_cpu.cores import Share, share_cores
 from lsv_cpu.machine import Machine
 from lsv_runtime.devices.communicator import Communicator, Group

@@ -16,7 +16,7 @@ from PIL import Image
 
 from lsv.errors import BadRequest, RequestFailed
 from lsv.media.options import Limits
-from lsv.processes.folder import cache_root
+from lsv.settings.caching import cache_root
 from lsv_multimodal.decoding.audio import decode_audio
 from lsv_multimodal.decoding.containers import opened
 from lsv_multimodal.decoding.video import decode_video

@@ -22,7 +22,8 @@ from lsv.errors import ConfigError
 from lsv.media.options import MediaOptions
 from lsv.plugins import Plugins
 from lsv.plugins.logits_processors import name_processors
-from lsv.processes import calls, heap
+from lsv.plugins.logs import adopt_call_recording
+from lsv.processes import heap
 from lsv.request.adapter import LoRARequest
 from lsv.request.outputs import CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, Logprob, RequestOutput
 from lsv.request.params import PoolingParams, SamplingParams
@@ -95,7 +96,7 @@ class LLM(PoolingMethods, ControlMethods):
         from lsv.engine.loop import make_engine
         from lsv.resolve import resolve
 
-        calls.adopt(settings)
+        adopt_call_recording(settings)
         # the caller waits for its own requests: no queue is too long
         config = msgspec.structs.replace(resolve(settings, loaded), max_queue=_UNBOUNDED)
         if config.topology.data > 1 or config.replica_nodes is not None:

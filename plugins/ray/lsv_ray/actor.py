@@ -9,7 +9,7 @@ import socket
 
 import ray
 
-from lsv.processes import calls
+from lsv.plugins.logs import record_calls_if_asked
 from lsv.processes.nodes.handshake import introduce
 from lsv.processes.nodes.reaching import prepare
 from lsv.processes.outlet import unblock_output
@@ -40,7 +40,7 @@ class RankActor(Actor):
 
         unblock_output()
         logging.basicConfig(level=logging.INFO)
-        calls.record_if_asked()
+        record_calls_if_asked()
         own = read_host_ip()
         end = socket.create_connection((host, port), _HELLO_SECONDS, (own, 0) if own else None)
         prepare(end)

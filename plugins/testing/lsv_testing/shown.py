@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from lsv.config import EngineConfig
+from lsv.media.shared import read_data
 from lsv.plugins.catalog import Catalog
-from lsv.processes.shared import read_data
 from lsv.request.media import Array, Media, Span, cross_item, spans_of
 from lsv.request.prompt import Prompt
 from lsv_runtime.attention import AttentionBackend

@@ -10,7 +10,7 @@ import pytest
 
 from lsv.engine.messages import ClientMessage, Submit
 from lsv.engine.sharing import LEAST, share_media, shared_media
-from lsv.processes.shared import SUPPORTED, SharedMemory, read_data
+from lsv.media.shared import SUPPORTED, SharedMemory, read_data
 from lsv.processes.wire import FrameReader, encode_frame
 from lsv.request.media import Array, Media, Stored
 from lsv.request.params import SamplingParams
@@ -65,7 +65,7 @@ def test_another_process_reads_it():
     with SharedMemory("test") as memory:
         _, stored = memory.append([b"first", b"second"])
         program = (
-            "import sys; from lsv.processes.shared import read_data; from lsv.request.media import Array, Stored; "
+            "import sys; from lsv.media.shared import read_data; from lsv.request.media import Array, Stored; "
             "print(bytes(read_data(Array('uint8', (6,), Stored(sys.argv[1], int(sys.argv[2]), 6)))))"
         )
         command = [sys.executable, "-c", program, stored.path, str(stored.offset)]

@@ -49,7 +49,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 def take(root: Path, build: Callable[[Path], None]) -> Path:
-    return BuildCache("things", root).take("thing.so", "a thing", build)
+    return BuildCache("things", lambda: root).take("thing.so", "a thing", build)
 
 
 def deny_writing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,11 +102,10 @@ def test_where_the_folder_can_not_be_written_all_processes_share_another(
 
 
 def test_a_user_without_a_home_has_a_cache(build: Builds, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def home() -> Path:
+    def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.setattr(Path, "home", home)
-    assert BuildCache("things").take("thing.so", "a thing", build).is_relative_to(temporary)
+    assert BuildCache("things", no_home).take("thing.so", "a thing", build).is_relative_to(temporary)
 
 
 def test_a_file_system_without_locks_will_do(tmp_path: Path, build: Builds, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,7 @@ from tempfile import mkdtemp
 
 import pytest
 
-from lsv.processes.building import BuildCache
-from lsv.processes.folder import PrivateFolder, cache_root
+from lsv.processes.folder import PrivateFolder
 
 
 @pytest.fixture(autouse=True)
@@ -78,15 +77,3 @@ def test_what_a_killed_process_leaves_goes_with_the_next_one(temporary: Path) ->
     assert first.path.exists()
     for folder in (first, second):
         folder.remove()
-
-
-@pytest.mark.row("F-805")
-def test_caches_are_where_variables_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for variable in ("LSV_CACHE_ROOT", "VLLM_CACHE_ROOT", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(variable, raising=False)
-    assert cache_root() == Path.home() / ".cache"
-    for variable in ("XDG_CACHE_HOME", "VLLM_CACHE_ROOT", "LSV_CACHE_ROOT"):
-        monkeypatch.setenv(variable, str(tmp_path / variable))
-        assert cache_root() == tmp_path / variable
-        built = BuildCache("gguf").take("file", "a file", lambda path: path.write_bytes(b""))
-        assert built == tmp_path / variable / "lsv" / "gguf" / "file"

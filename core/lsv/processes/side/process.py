@@ -13,9 +13,9 @@ import msgspec
 from lsv.errors import ConfigError, LsvError, PluginError, RequestFailed
 from lsv.processes.child import Child
 from lsv.processes.confinement.terms import Measure, Terms
+from lsv.processes.environment import harmless_environment
 from lsv.processes.side.messages import OutOfMemory, Ready
 from lsv.processes.wire import Received, Sent
-from lsv.settings import harmless_environment
 
 _START_SECONDS = 120.0
 """How long imports and loading may take."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, Self
 
-from lsv.processes.shared import SUPPORTED
+from lsv.media.shared import SUPPORTED
 
 _BUCKET = struct.Struct("<dd")
 _LOCK_SECONDS = 0.05

@@ -15,7 +15,8 @@ from lsv import plugins
 from lsv.engine.client import Service
 from lsv.engine.connect import EngineClient, open_client
 from lsv.errors import LsvError
-from lsv.processes import heap, logs
+from lsv.plugins import logs
+from lsv.processes import heap
 from lsv.processes.lifeline import connect
 from lsv.processes.wire import Channel, Failed
 from lsv_api.accounts.buckets import Buckets

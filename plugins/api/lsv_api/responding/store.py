@@ -15,7 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import msgspec
 
 from lsv.errors import BadRequest, TooLarge, Unavailable
-from lsv.processes.folder import cache_root
+from lsv.settings.caching import cache_root
 from lsv_api.http.failures import Unsupported
 from lsv_api.responding.database import Bounds, Database, Events, Row
 from lsv_api.responding.events import ResponseFailed, frame

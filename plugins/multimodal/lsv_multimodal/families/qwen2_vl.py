@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from lsv.errors import BadRequest
 from lsv.media.processor import Content, Image, Processed, Video
-from lsv.processes.shared import read_data
+from lsv.media.shared import read_data
 from lsv.request.media import Media, Modality, Positions
 from lsv.untrusted.files import read_text
 from lsv_multimodal.families.image_processor import (

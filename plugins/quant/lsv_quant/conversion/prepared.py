@@ -14,9 +14,9 @@ import msgspec
 from lsv.config import EngineConfig
 from lsv.errors import ConfigError, LsvError, PluginError
 from lsv.processes.child import Child
-from lsv.processes.folder import cache_root
 from lsv.processes.lifeline import connect
 from lsv.processes.wire import Failed
+from lsv.settings.caching import cache_root
 from lsv_quant.conversion.text import read_calibration
 
 _VERSION = 1

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lsv.config import EngineConfig
 from lsv.errors import BadRequest
-from lsv.processes.shared import read_data
+from lsv.media.shared import read_data
 from lsv.request.media import EMBEDDINGS, MEDIA_REFUSED, Array, Media
 from lsv.scheduler.plan import Encode, Rows, StepPlan
 from lsv_runtime.devices.device import Device

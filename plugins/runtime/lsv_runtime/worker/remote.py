@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from lsv import plugins
 from lsv.errors import EngineDied, LsvError
-from lsv.processes import calls
+from lsv.plugins.logs import record_calls_if_asked
 from lsv.processes.lifeline import connect, dump_stacks_on_request
 from lsv.processes.wire import Channel, Failed
 from lsv.scheduler.plan import Masks
@@ -80,7 +80,7 @@ def _serve(channel: Channel[Report | Failed, Order], started: Callable[[], objec
     start = channel.receive()
     assert isinstance(start, Start), "the first order must be Start"
     logging.basicConfig(level=logging.INFO, format=f"%(levelname)s rank {start.rank} %(name)s: %(message)s")
-    calls.record_if_asked()
+    record_calls_if_asked()
     ranks = start.config.topology.ranks
     number, here = start.place or (start.rank, ranks)
     _log.info("rank %d of %d, the %d. of %d here; they meet at %s", start.rank, ranks, number + 1, here, start.address)

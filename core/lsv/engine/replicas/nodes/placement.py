@@ -24,7 +24,7 @@ from lsv.engine.replicas.nodes.placer import Place, Placer
 from lsv.engine.supervision.supervisor import RestartPolicy
 from lsv.errors import EngineDied, ErrorRecord, LsvError
 from lsv.offers import PlacerOffer
-from lsv.processes import logs
+from lsv.plugins import logs
 from lsv.processes.lifeline import connect, dump_stacks_on_request
 from lsv.processes.wire import Channel, Failed
 

@@ -13,6 +13,7 @@ import torch
 from torch.utils.backend_registration import rename_privateuse1_backend
 
 from lsv.processes.building import BuildCache, explain, find_compiler, run
+from lsv.settings.caching import cache_root
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 def load() -> ctypes.CDLL | None:
     """Register the device with torch, for good; None, and a notice, where it can't be compiled."""
     try:
-        path = BuildCache("emulation").take(f"device-{_key()}.so", "the emulated device", _build)
+        path = BuildCache("emulation", cache_root).take(f"device-{_key()}.so", "the emulated device", _build)
         rename_privateuse1_backend(DEVICE_TYPE)
         torch.ops.load_library(str(path))  # type: ignore[no-untyped-call]
         found = ctypes.CDLL(str(path))

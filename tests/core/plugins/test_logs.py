@@ -12,7 +12,8 @@ import pytest
 
 from lsv import plugins
 from lsv.errors import ConfigError
-from lsv.processes import logs
+from lsv.plugins import logs
+from lsv.processes.logs import apply_file
 from lsv.settings import Declared, Given, Settings, gather, options
 
 FILE = {
@@ -113,7 +114,7 @@ def test_a_file_that_can_not_be_used(tmp_path: Path, text: str) -> None:
     file = tmp_path / "logging.json"
     file.write_text(text)
     with pytest.raises(ConfigError, match=r"log config file .*logging\.json can't be used"):
-        logs.adopt(settings(log_config_file=str(file)))
+        apply_file(str(file), ["lsv"])
 
 
 def test_a_file_and_no_logging_contradict_each_other(tmp_path: Path) -> None:
