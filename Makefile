@@ -116,7 +116,7 @@ run-isa:
 
 # The native kernels as each C++ compiler here builds them: g++, clang++, and those that have their version in their name.
 run-compilers:
-	for compiler in $$($(BIN)/python -c "import os; from lsv.processes.building import find_compilers as found; \
+	for compiler in $$($(BIN)/python -c "import os; from lsv_base.processes.building import find_compilers as found; \
 	  print(*{os.path.realpath(one): one for one in reversed(found())}.values())"); do \
 	  LSV_CPU_COMPILER=$$compiler $(PYTEST) $(WORKERS) tests/plugins/cpu || exit 1; done
 

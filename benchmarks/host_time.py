@@ -28,12 +28,12 @@ from lsv.engine import engine as engine_module
 from lsv.engine.messages import EngineMessage, Submit, Tokens
 from lsv.engine.stream import OutputStream
 from lsv.plugins import load
-from lsv.processes.wire import encode_frame
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv.resolve.locate import locate_model
 from lsv.scheduler.scheduler import Scheduler
 from lsv.text.tokenizer import Tokenizer
+from lsv_base.processes.wire import encode_frame
 from lsv_runtime.nn import model as nn_model
 from lsv_runtime.worker import results, worker
 from lsv_runtime.worker.slots import Slots

@@ -27,11 +27,11 @@ from replicas import ids, opened
 from lsv.config import EngineConfig
 from lsv.engine.replicas.replica_set import ReplicaSet
 from lsv.engine.replicas.router import Router
-from lsv.processes.ports import free_port
 from lsv.request.params import SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv.resolve import resolve
+from lsv_base.processes.ports import free_port
 from lsv_offline.llm import read_arguments
 
 ONE = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, detokenize=False)

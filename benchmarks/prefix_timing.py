@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from lsv.processes.ports import free_port
+from lsv_base.processes.ports import free_port
 
 ACCOUNTS = '[victim]\nkeys = ["v"]\n[attacker]\nkeys = ["a"]\n'
 WORDS = ["the", "a", "small", "red", "blue", "big", "fox", "dog", "house", "tree", "runs", "sleeps", "over", "under"]

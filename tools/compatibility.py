@@ -51,8 +51,13 @@ _WORDS = (WORKS, EMULATED, PARSED, NOT_RUN)
 """The best proof first."""
 _DEVICES = {"lsv_cuda": "cuda", "lsv_hpu": "hpu", "lsv_rocm": "rocm", "lsv_triton": "cuda", "lsv_xpu": "xpu"}
 """Packages whose code is for a device that no test machine has, and the name of its platform."""
-_CONFIGURES = ("cli", "config", "errors", "hooks", "offers", "plugins", "resolve", "settings", "version")
-"""Packages of core whose code ends with the configuration of an engine."""
+_CORE = ("lsv", "lsv_base")
+_CONFIGURES = {
+    *(f"lsv.{name}" for name in ("cli", "config", "hooks", "offers", "plugins", "resolve", "settings")),
+    "lsv_base.errors",
+    "lsv_base.version",
+}
+"""Packages whose code ends with the configuration of an engine."""
 
 
 class Row(NamedTuple):
@@ -138,7 +143,7 @@ def _judge_code(file: str) -> str:
     if packages & _DEVICES.keys():
         return EMULATED
     own = {name for name in packages if name.partition(".")[0].partition("_")[0] == "lsv"}
-    return WORKS if own - {"lsv_testing", *(f"lsv.{name}" for name in _CONFIGURES)} else PARSED
+    return WORKS if own - {"lsv_testing", *_CONFIGURES} else PARSED
 
 
 @cache
@@ -149,7 +154,7 @@ def find_imports(file: Path) -> frozenset[str]:
         if isinstance(node, ast.Import):
             found |= {_package(name.name) for name in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            found.add(_package(f"{node.module}.{node.names[0].name}" if node.module == "lsv" else str(node.module)))
+            found.add(_package(f"{node.module}.{node.names[0].name}" if node.module in _CORE else str(node.module)))
         elif isinstance(node, ast.ImportFrom) and node.module:
             beside = file.parents[node.level - 1].joinpath(*node.module.split(".")).with_suffix(".py")
             found |= find_imports(beside) if beside.exists() else frozenset()
@@ -159,7 +164,7 @@ def find_imports(file: Path) -> frozenset[str]:
 def _package(module: str) -> str:
     """``lsv.kv`` of ``lsv.kv.manager``, ``lsv_cpu`` of ``lsv_cpu.plugin``."""
     first, *rest = module.split(".")
-    return ".".join((first, *rest[:1])) if first == "lsv" else first
+    return ".".join((first, *rest[:1])) if first in _CORE else first
 
 
 def state(row: Row, held: Held, evidence: Started) -> str:

@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lsv.errors import BadRequest
 from lsv.grammars.grammar import Grammar
 from lsv.request.structured import StructuredOutputsParams
+from lsv_base.errors import BadRequest
 from lsv_guidance.backend import GuidanceBackend
 from lsv_testing.grammars.walk import BYTES, follows
 

@@ -31,7 +31,7 @@ from setup import Setup
 from shapes import read_shape
 from workloads import WORKLOADS, Workload
 
-from lsv.errors import LsvError
+from lsv_base.errors import LsvError
 from lsv_bench.machine import describe_machine
 
 SHAPES = ("qwen2.5-0.5b-shape", "llama-3.2-1b-shape", "qwen3-moe-32x4-shape", "qwen3-moe-64x8-shape")

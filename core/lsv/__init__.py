@@ -9,10 +9,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from lsv.hooks import hookimpl
-from lsv.version import __version__ as __version__
+from lsv_base.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from lsv.errors import LsvError as LsvError
     from lsv.request.adapter import LoRARequest as LoRARequest
     from lsv.request.params import PoolingParams as PoolingParams
     from lsv.request.params import SamplingParams as SamplingParams
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from lsv.text.prompts import TextPrompt as TextPrompt
     from lsv.text.prompts import TokensPrompt as TokensPrompt
     from lsv.text.prompts import zip_enc_dec_prompts as zip_enc_dec_prompts
+    from lsv_base.errors import LsvError as LsvError
     from lsv_offline.async_llm_engine import AsyncLLMEngine as AsyncLLMEngine
     from lsv_offline.beam_search import BeamSearchParams as BeamSearchParams
     from lsv_offline.engine_args import AsyncEngineArgs as AsyncEngineArgs
@@ -45,7 +45,7 @@ _HOMES = {
     "LLMEngine": "lsv_offline.llm",
     "CompletionOutput": "lsv_offline.llm",
     "RequestOutput": "lsv_offline.llm",
-    "LsvError": "lsv.errors",
+    "LsvError": "lsv_base.errors",
     "PoolingParams": "lsv.request.params",
     "SamplingParams": "lsv.request.params",
     "GuidedDecodingParams": "lsv.request.structured",

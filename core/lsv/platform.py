@@ -10,7 +10,7 @@ import msgspec
 
 from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import OptionValue
-from lsv.errors import suggestion
+from lsv_base.errors import suggestion
 
 if TYPE_CHECKING:
     from lsv.config import EngineConfig

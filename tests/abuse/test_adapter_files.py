@@ -22,7 +22,7 @@ from lsv.adapters.reading import process
 from lsv.adapters.reading.process import look
 from lsv.adapters.registry import AdapterRegistry
 from lsv.config import AdapterOptions
-from lsv.errors import CheckpointError, LsvError
+from lsv_base.errors import CheckpointError, LsvError
 from lsv_runtime.adapters.checkpoint import read_adapter
 from lsv_testing.fakes.engine import engine_config
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from lsv.errors import BadRequest
 from lsv.grammars.grammar import Vocabulary
 from lsv.request.structured import StructuredOutputsParams
 from lsv_api.openai.structured import structured_params
 from lsv_api.records.requests import GenerationRequest
+from lsv_base.errors import BadRequest
 from lsv_guidance.backend import GuidanceBackend
 
 EMPTY = [

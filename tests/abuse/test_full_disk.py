@@ -15,11 +15,11 @@ import pytest
 
 from lsv.engine.supervision import state
 from lsv.engine.supervision.state import Supervision
-from lsv.errors import EngineDied, LsvError
-from lsv.processes.folder import PrivateFolder
-from lsv.processes.output import print_line
 from lsv_api.accounts.buckets import Buckets
 from lsv_api.metrics import room
+from lsv_base.errors import EngineDied, LsvError
+from lsv_base.processes.folder import PrivateFolder
+from lsv_base.processes.output import print_line
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -103,12 +103,12 @@ def test_an_error_explains_that_metrics_have_no_room(tmp_path: Path, monkeypatch
 
 
 def test_private_folders_may_be_in_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("lsv.processes.folder._MEMORY", tmp_path)
+    monkeypatch.setattr("lsv_base.processes.folder._MEMORY", tmp_path)
     with PrivateFolder(in_memory=True) as folder:
         assert folder.path.parent == tmp_path
         assert folder.path.stat().st_mode & 0o777 == 0o700
     assert not list(tmp_path.iterdir())
-    monkeypatch.setattr("lsv.processes.folder._MEMORY_ROOM", 1 << 62)
+    monkeypatch.setattr("lsv_base.processes.folder._MEMORY_ROOM", 1 << 62)
     with PrivateFolder(in_memory=True) as folder:
         assert folder.path.parent != tmp_path, "there is too little room"
 
@@ -117,7 +117,8 @@ def test_a_failed_print_ends_no_server(capsys: pytest.CaptureFixture[str], caplo
     print_line("lsv is ready")
     assert capsys.readouterr().out == "lsv is ready\n"
     script = (
-        "from lsv.processes.output import print_line; print_line('ready'); print_line('again'); import os; os._exit(7)"
+        "import os; from lsv_base.processes.output import print_line; "
+        "print_line('ready'); print_line('again'); os._exit(7)"
     )
     with open("/dev/full", "w") as full:
         done = subprocess.run(
@@ -165,7 +166,7 @@ def test_a_server_outlives_a_full_disk(tmp_path: Path, disk: Path) -> None:
     import time
     import urllib.request
 
-    from lsv.processes.ports import free_port
+    from lsv_base.processes.ports import free_port
 
     if not can_mount(disk):
         pytest.skip("no file system can be mounted here")

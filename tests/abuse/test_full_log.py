@@ -22,9 +22,9 @@ from pathlib import Path
 import pytest
 
 from lsv.engine.client import Service
-from lsv.processes import outlet
-from lsv.processes.outlet import Outlet
 from lsv_api.metrics.registry import Metrics
+from lsv_base.processes import outlet
+from lsv_base.processes.outlet import Outlet
 from lsv_testing.fakes.client import FakeClient
 from suite.server import Server
 from suite.waiting import wait_until
@@ -177,7 +177,7 @@ def test_a_full_disk_raises_nothing() -> None:
 PROCESS = """
     import logging, sys
     logging.basicConfig(level="INFO")
-    from lsv.processes.outlet import count_dropped, unblock_output
+    from lsv_base.processes.outlet import count_dropped, unblock_output
     unblock_output()
     for number in range(30_000):
         logging.info("line %d %s", number, "x" * 60)
@@ -204,7 +204,7 @@ def test_loggers_prints_and_tracebacks_never_block(
 
 def test_the_last_output_of_a_process_arrives(pipe: Pipe) -> None:
     """The pipe is smaller than the last output of the process."""
-    body = 'from lsv.processes.outlet import unblock_output\nunblock_output()\nprint("x" * 50_000)\nprint("last")'
+    body = 'from lsv_base.processes.outlet import unblock_output\nunblock_output()\nprint("x" * 50_000)\nprint("last")'
     with subprocess.Popen([sys.executable, "-c", body], stdout=pipe.writer) as process:
         found = b""
         while process.poll() is None or not found.endswith(b"last\n"):
@@ -225,7 +225,7 @@ def mains() -> list[Path]:
 def never_waits(source: str) -> bool:
     """Whether a main module makes its output non-blocking."""
     names = {node.func.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and _is_name(node.func)}
-    return bool(names & {"die_with", "connect", "unblock_output"}) or "lsv.processes.side.main import" in source
+    return bool(names & {"die_with", "connect", "unblock_output"}) or "lsv_base.processes.side.main import" in source
 
 
 def _is_name(node: ast.expr) -> bool:

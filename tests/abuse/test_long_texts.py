@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from lsv.processes.side.turns import NOBODY
 from lsv_api import preparing
 from lsv_api.preparing import LONG, PreparingPool
+from lsv_base.processes.side.turns import NOBODY
 from suite.waiting import until
 
 

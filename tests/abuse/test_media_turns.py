@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from lsv.errors import Overloaded
-from lsv.processes.confinement.probe import Begin, Tried, Try
-from lsv.processes.confinement.terms import Terms
-from lsv.processes.side.pool import SidePool
-from lsv.processes.side.process import Kind
-from lsv.processes.side.turns import Owner
 from lsv.text.request_templates import RequestTemplates
 from lsv_api.preparing import LONG, SHORT, PreparingPool
+from lsv_base.errors import Overloaded
+from lsv_base.processes.confinement.probe import Begin, Tried, Try
+from lsv_base.processes.confinement.terms import Terms
+from lsv_base.processes.side.pool import SidePool
+from lsv_base.processes.side.process import Kind
+from lsv_base.processes.side.turns import Owner
 
 SLOW = "{% for a in range(300) %}{% for b in range(1000) %}{% endfor %}{% endfor %}"
 FLOOD = 24
@@ -51,8 +51,8 @@ async def test_a_flood_does_not_delay_another_account(templates: RequestTemplate
 
 
 async def test_the_line_of_one_account_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("lsv.processes.side.pool._LINE", 2)
-    kind = Kind("tries", "lsv.processes.confinement.probe", Tried, Terms(memory=128 << 20, seconds=20))
+    monkeypatch.setattr("lsv_base.processes.side.pool._LINE", 2)
+    kind = Kind("tries", "lsv_base.processes.confinement.probe", Tried, Terms(memory=128 << 20, seconds=20))
     pool: SidePool[Begin | Try, Tried] = SidePool(kind, Begin(), seconds=60, size=1)
     asked = [asyncio.create_task(pool.ask(Try("thread"), Owner("a"))) for _ in range(3)]
     await asyncio.sleep(0)
@@ -64,7 +64,7 @@ async def test_the_line_of_one_account_leaves_room_for_others(monkeypatch: pytes
 
 
 async def test_work_with_many_replies_leaves_a_process_to_short_work():
-    kind = Kind("tries", "lsv.processes.confinement.probe", Tried, Terms(memory=128 << 20, seconds=20))
+    kind = Kind("tries", "lsv_base.processes.confinement.probe", Tried, Terms(memory=128 << 20, seconds=20))
     pool: SidePool[Begin | Try, Tried] = SidePool(kind, Begin(), seconds=60, size=2)
 
     async def listen() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from lsv.errors import ConfigError
-from lsv.processes.ports import free_port
+from lsv_base.errors import ConfigError
+from lsv_base.processes.ports import free_port
 from lsv_webui import gate
 from lsv_webui.gate import Gate, measure
 from lsv_webui.options import PageOptions

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lsv.adapters.peft import read_config
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_quant.checkpoints import autoround, awq, compressed_tensors, gptq
 from lsv_runtime.weights.quantizer import WEIGHT, LinearLayer, StoredTensor, Unquantised, WithIgnored
 
@@ -76,7 +76,7 @@ def test_a_pattern_that_backtracks_costs_no_time(reader: str, tmp_path: Path) ->
 def test_a_pattern_that_needs_backtracking_is_stopped_and_named(
     reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lsv.untrusted.patterns.SECONDS", 0.25)
+    monkeypatch.setattr("lsv_base.untrusted.patterns.SECONDS", 0.25)
     began = time.monotonic()
     with pytest.raises(CheckpointError, match=r"the pattern .* takes too long to match"):
         READERS[reader](tmp_path, LIMITED)

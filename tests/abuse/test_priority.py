@@ -7,7 +7,6 @@ import itertools
 import pytest
 
 from lsv.engine.guarded_policy import GuardedPolicy
-from lsv.errors import ConfigError
 from lsv.request.group import RequestGroup
 from lsv.request.params import SamplingParams
 from lsv.request.prompt import Prompt
@@ -15,6 +14,7 @@ from lsv.request.spec import RequestSpec
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.policy import Fcfs, Priority
 from lsv_api.accounts.account import read_accounts
+from lsv_base.errors import ConfigError
 from lsv_testing.fakes.rig import Rig
 
 MOST_URGENT = -(1 << 31)

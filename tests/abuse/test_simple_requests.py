@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lsv.processes.visitors import OriginRefused, UnsupportedMediaType, Visitors
+from lsv_base.processes.visitors import OriginRefused, UnsupportedMediaType, Visitors
 
 FIREFOX = {"host": "localhost:8000", "user-agent": "Mozilla/5.0 (X11; rv:60.0) Gecko/20100101 Firefox/60.0"}
 SIMPLE = ["application/x-www-form-urlencoded", "multipart/form-data; boundary=x", None]

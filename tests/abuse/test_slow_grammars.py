@@ -10,13 +10,13 @@ import pytest
 from lsv import LLM, SamplingParams
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Submit, Update
-from lsv.errors import BadRequest, from_record
 from lsv.grammars import compiler, followed, guide, masks
 from lsv.grammars.guide import Guide
 from lsv.request.params import SamplingParams as Params
 from lsv.request.request import FinishReason
 from lsv.request.structured import StructuredOutputsParams
 from lsv.scheduler.policy import Fcfs
+from lsv_base.errors import BadRequest, from_record
 from lsv_testing.fakes.clock import FakeClock
 from lsv_testing.fakes.engine import FakeExecutor, engine_config, part_of
 from lsv_testing.fakes.grammar import EOS, CountUp, FakeCompiler

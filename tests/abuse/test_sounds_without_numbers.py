@@ -6,9 +6,9 @@ import struct
 import numpy as np
 import pytest
 
-from lsv.errors import BadRequest
 from lsv.media.options import Limits
 from lsv.media.processor import Audio
+from lsv_base.errors import BadRequest
 from lsv_multimodal.decoding.audio import decode_audio, decode_track, mix_audio
 from lsv_multimodal.preprocessing import Preprocessor
 

@@ -20,7 +20,7 @@ SHOWN = {
     "core/lsv/text/chat_template.py": "templates write the date",
     "core/lsv/tracing/tracer.py": "spans say when a request ended",
     "plugins/offline/lsv_offline/timeline.py": "a timeline says when something was",
-    "core/lsv/processes/calls.py": "lines say when a function was called",
+    "core/lsv_base/processes/calls.py": "lines say when a function was called",
     "plugins/runtime/lsv_runtime/worker/profiling/recorder.py": "names of profiles",
     "plugins/api/lsv_api/app.py": "models say since when they are served",
     "plugins/api/lsv_api/http/context.py": "answers say when they were made",

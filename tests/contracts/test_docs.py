@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = ("docs/developing.md", "docs/glossary.md", "CHANGELOG.md")
 PACKAGES = {
     "lsv": "core",
+    "lsv_base": "core",
     "lsv_runtime": "plugins/runtime",
     "lsv_offline": "plugins/offline",
     "lsv_testing": "plugins/testing",

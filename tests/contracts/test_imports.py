@@ -2,6 +2,7 @@
 
 import ast
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -11,8 +12,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CORE = ROOT / "core" / "lsv"
+BASE = ROOT / "core" / "lsv_base"
 RUNTIME = ROOT / "plugins" / "runtime" / "lsv_runtime"
-FILES = sorted(CORE.rglob("*.py"))
+FILES = sorted((ROOT / "core").rglob("*.py"))
+"""Of core and of the ground library below it."""
 PLUGIN_FOLDERS = sorted(folder for folder in (*(ROOT / "plugins").iterdir(), ROOT / "webui") if folder.is_dir())
 
 
@@ -31,11 +34,12 @@ class Import:
 
 
 @cache
-def imports(file: Path) -> list[Import]:
-    return list(_walk(file, ast.parse(file.read_text(encoding="utf-8")), eager=True))
+def imports(file: Path, *, with_types: bool = False) -> list[Import]:
+    """What a file imports. ``with_types``: for type checkers, too."""
+    return list(_walk(file, ast.parse(file.read_text(encoding="utf-8")), eager=True, with_types=with_types))
 
 
-def _walk(file: Path, node: ast.AST, *, eager: bool) -> Iterator[Import]:
+def _walk(file: Path, node: ast.AST, *, eager: bool, with_types: bool) -> Iterator[Import]:
     if isinstance(node, ast.Import):
         for alias in node.names:
             yield Import(file, node.lineno, alias.name, "", eager)
@@ -43,11 +47,11 @@ def _walk(file: Path, node: ast.AST, *, eager: bool) -> Iterator[Import]:
         for alias in node.names:
             module = f"{node.module}.{alias.name}" if node.module == "lsv" else str(node.module)
             yield Import(file, node.lineno, module, alias.name, eager)
-    elif isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+    elif isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING") and not with_types:
         return
     inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
     for child in ast.iter_child_nodes(node):
-        yield from _walk(file, child, eager=eager and not inside)
+        yield from _walk(file, child, eager=eager and not inside, with_types=with_types)
 
 
 def parts_of(package: Path, *parts: str) -> list[Path]:
@@ -74,9 +78,9 @@ def offences(files: Iterable[Path], forbidden: str, *, eager_only: bool = False)
 
 def test_scheduler_kv_and_request_stand_alone() -> None:
     allowed = {
-        "request": r"lsv\.(errors|request)(\..*)?",
-        "kv": r"lsv\.(kv|request|errors)(\..*)?",
-        "scheduler": r"lsv\.(scheduler|kv|request|errors|config|capabilities)(\..*)?",
+        "request": r"lsv\.request(\..*)?",
+        "kv": r"lsv\.(kv|request)(\..*)?",
+        "scheduler": r"lsv\.(scheduler|kv|request|config|capabilities)(\..*)?",
     }
     standard = (
         r"__future__|bisect|collections\.abc|collections|copy|dataclasses|enum|functools|hashlib|heapq|itertools|math|pathlib"
@@ -84,17 +88,32 @@ def test_scheduler_kv_and_request_stand_alone() -> None:
     )
     for part, own in allowed.items():
         for file in parts_of(CORE, part):
-            pattern = re.compile(f"{standard}|msgspec|{own}")
+            pattern = re.compile(rf"{standard}|msgspec|lsv_base\.errors|{own}")
             wrong = [str(found) for found in imports(file) if not pattern.fullmatch(found.module)]
             assert wrong == []
+
+
+def test_the_ground_library_imports_nothing_of_lsv() -> None:
+    allowed = {*sys.stdlib_module_names, "msgspec", "re2", "regex", "lsv_base"}
+    strangers = {
+        (str(found.file.relative_to(BASE)), package)
+        for file in sorted(BASE.rglob("*.py"))
+        for found in imports(file, with_types=True)
+        if (package := found.module.partition(".")[0]) not in allowed
+    }
+    # the process that runs a checkpoint's code, which needs the library that the code is for
+    assert strangers == {("remote_code/main.py", "transformers")}
 
 
 def test_core_has_no_torch() -> None:
     """Neither when it is imported, nor in a function, nor for its types."""
     heavy = re.compile(r"(torch|transformers|triton)(\..*)?")
-    allowed = {"text/convert.py", "remote_code/main.py"}  # processes that read what only transformers reads
+    allowed = {
+        "lsv/text/convert.py",
+        "lsv_base/remote_code/main.py",
+    }  # processes that read what only transformers reads
     found = {
-        str(file.relative_to(CORE))
+        str(file.relative_to(ROOT / "core"))
         for file in FILES
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         for module in _names(node)
@@ -110,7 +129,7 @@ def _names(node: ast.AST) -> list[str]:
 
 
 def test_core_knows_no_plugin_and_no_web_framework() -> None:
-    assert offences(FILES, r"lsv_.*") == []
+    assert offences(FILES, r"lsv_(?!base\b).*") == []
     assert offences(FILES, r"(sanic|gradio|fastapi|starlette|uvicorn)(\..*)?") == []
 
 
@@ -148,17 +167,17 @@ def test_a_server_decodes_in_other_processes() -> None:
 
 
 @pytest.mark.parametrize("folder", PLUGIN_FOLDERS, ids=lambda folder: folder.name)
-def test_plugins_know_lsv_and_its_runtime_only(folder: Path) -> None:
+def test_plugins_know_lsv_its_ground_and_its_runtime_only(folder: Path) -> None:
     own = f"lsv_{folder.name}"
     files = sorted(folder.rglob("*.py"))
     makes_miniatures = folder.name == "doctor"  # for lsv models --check, as tests do
-    allowed = f"{folder.name}|runtime" + ("|testing" if makes_miniatures else "")
+    allowed = f"{folder.name}|base|runtime" + ("|testing" if makes_miniatures else "")
     assert offences(files, rf"lsv_(?!({allowed})\b).*") == []
     private = [
         str(found)
         for file in files
         for found in imports(file)
-        if re.match(r"lsv(_runtime)?\.", found.module)
+        if re.match(r"lsv(_base|_runtime)?\.", found.module)
         and not found.module.startswith(own)
         and any(part.startswith("_") and not part.endswith("__") for part in [*found.module.split("."), found.name])
     ]
@@ -176,7 +195,8 @@ MANIFESTS = [manifest for folder in PLUGIN_FOLDERS for manifest in folder.glob("
 
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda manifest: manifest.parent.name)
 def test_manifests_are_light(manifest: Path) -> None:
-    allowed = rf"(__future__|collections\.abc|functools|os|pathlib|typing|pluggy|(lsv|{manifest.parent.name})(\..*)?)"
+    own = manifest.parent.name
+    allowed = rf"(__future__|collections\.abc|functools|os|pathlib|typing|pluggy|(lsv|lsv_base|{own})(\..*)?)"
     wrong = [str(f) for f in imports(manifest) if f.eager and not re.fullmatch(allowed, f.module)]
     assert wrong == []
 

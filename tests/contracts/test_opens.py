@@ -1,4 +1,4 @@
-"""Only ``lsv.untrusted.files`` opens untrusted files: regular files of limited size.
+"""Only ``lsv_base.untrusted.files`` opens untrusted files: regular files of limited size.
 
 Every other call that opens a file is listed here with the origin of its files.
 """
@@ -23,26 +23,26 @@ NOT_FILES = {
     "self._kv.open", "self._speculation.open", "platform.open", "part.open", "call.open", "self.read_text",
 }  # fmt: skip
 """Methods called ``open`` of objects that are not files."""
-THE_GATE = "core/lsv/untrusted/files.py"
+THE_GATE = "core/lsv_base/untrusted/files.py"
 OUR_OWN = {
     "core/lsv/cli/conversation.py": "files that the user names",
     "core/lsv/cli/main.py": "/dev/null",
     "core/lsv/cli/questions.py": "the user's own questions",
-    "core/lsv/processes/usage.py": "/proc",
+    "core/lsv_base/processes/usage.py": "/proc",
     "core/lsv/engine/replicas/rhythm.py": "pipes of our own",
     "core/lsv/engine/supervision/state.py": "a private folder of our own",
     "plugins/offline/lsv_offline/engine_args.py": "the operator's configuration",
-    "core/lsv/processes/building.py": "build cache, opened without links",
-    "core/lsv/processes/calls.py": "a private folder of our own",
-    "core/lsv/processes/confinement/landlock.py": "paths, not contents",
-    "core/lsv/processes/confinement/limits.py": "/proc",
-    "core/lsv/processes/confinement/probe.py": "tries what a confined process may not do",
-    "core/lsv/processes/folder.py": "folders of our own",
-    "core/lsv/processes/logs.py": "the operator's configuration",
-    "core/lsv/processes/outlet.py": "standard output and error, opened once more",
-    "core/lsv/processes/ports.py": "/proc",
+    "core/lsv_base/processes/building.py": "build cache, opened without links",
+    "core/lsv_base/processes/calls.py": "a private folder of our own",
+    "core/lsv_base/processes/confinement/landlock.py": "paths, not contents",
+    "core/lsv_base/processes/confinement/limits.py": "/proc",
+    "core/lsv_base/processes/confinement/probe.py": "tries what a confined process may not do",
+    "core/lsv_base/processes/folder.py": "folders of our own",
+    "core/lsv_base/processes/logs.py": "the operator's configuration",
+    "core/lsv_base/processes/outlet.py": "standard output and error, opened once more",
+    "core/lsv_base/processes/ports.py": "/proc",
     "core/lsv/media/shared.py": "memory of our own",
-    "core/lsv/processes/trust.py": "/proc",
+    "core/lsv_base/processes/trust.py": "/proc",
     "core/lsv/resolve/experts/map.py": "a file that the operator names",
     "core/lsv/settings/__init__.py": "the operator's configuration",
     "core/lsv/text/shipped_templates.py": "a template that the operator names, or one of our own",
@@ -112,7 +112,7 @@ def test_files_of_others_are_opened_by_one_module() -> None:
     found = {str(file.relative_to(ROOT)): list(opens(file)) for file in SOURCES}
     found = {file: lines for file, lines in found.items() if lines and not file.startswith(OF_COMMANDS)}
     strangers = {file: lines for file, lines in found.items() if file not in {*OUR_OWN, THE_GATE}}
-    assert not strangers, "open what others wrote with lsv.untrusted.files; list what is lsv's or the operator's here"
+    assert not strangers, "open untrusted files with lsv_base.untrusted.files; list lsv's and the operator's own here"
     assert not OUR_OWN.keys() - found.keys(), "these do not belong in the list any more"
 
 

@@ -8,13 +8,13 @@ from tests.contracts.test_structure import rooms
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Submit
 from lsv.engine.parts.part import Part
-from lsv.errors import BadRequest
 from lsv.offers import PartOffer
 from lsv.plugins import builtin
 from lsv.request.params import SamplingParams
 from lsv.request.spec import RequestSpec
 from lsv.request.structured import StructuredOutputsParams
 from lsv.scheduler.policy import Fcfs
+from lsv_base.errors import BadRequest
 from lsv_runtime import plugin as runtime
 from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config
 from lsv_testing.fakes.requests import make_spec

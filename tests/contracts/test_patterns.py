@@ -14,7 +14,7 @@ SOURCES = sorted(file for room in ("core", "plugins", "webui", "deploy") for fil
 MODULES = {"re", "regex", "re2"}
 CALLS = {"compile", "match", "fullmatch", "search", "sub", "subn", "split", "splititer", "findall", "finditer"}
 OUR_OWN = {
-    "core/lsv/untrusted/patterns.py": "compiles with RE2, or with regex and a time limit",
+    "core/lsv_base/untrusted/patterns.py": "compiles with RE2, or with regex and a time limit",
     "plugins/runtime/lsv_runtime/weights/fill.py": "Filler.ignores: attributes of model classes",
     "plugins/runtime/lsv_runtime/weights/naming.py": "rules of model classes",
     "plugins/runtime/lsv_runtime/weights/stacks.py": "Stack.name: an attribute of model classes",
@@ -84,7 +84,7 @@ def test_no_pattern_of_others_reaches_a_backtracking_matcher() -> None:
     found = {str(file.relative_to(ROOT)): list(made_up(file)) for file in SOURCES}
     found = {file: lines for file, lines in found.items() if lines}
     strangers = {file: lines for file, lines in found.items() if file not in OUR_OWN}
-    assert not strangers, "take patterns of files and clients from lsv.untrusted; list the source's own here"
+    assert not strangers, "take patterns of files and clients from lsv_base.untrusted; list the source's own here"
     assert not OUR_OWN.keys() - found.keys(), "these do not belong in the list any more"
 
 

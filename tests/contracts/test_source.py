@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CORE = sorted(file for folder in ("core/lsv", "plugins/runtime") for file in (ROOT / folder).rglob("*.py"))
-"""And the library that computes: what holds of core holds of both."""
+CORE = sorted(file for folder in ("core", "plugins/runtime") for file in (ROOT / folder).rglob("*.py"))
+"""Also the libraries below and above core: its rules hold for them, too."""
 PLUGINS = sorted(
     file for folder in ("plugins", "webui", "tools") for file in (ROOT / folder).rglob("*.py") if file not in CORE
 )
@@ -115,7 +115,7 @@ def test_nothing_that_runs_what_it_reads() -> None:
 
 def test_settings_alone_read_the_environment() -> None:
     """Beside them one module copies harmless variables for processes that strangers may take over."""
-    allowed = ("core/lsv/settings/", "core/lsv/processes/environment.py")
+    allowed = ("core/lsv/settings/", "core/lsv_base/processes/environment.py")
     assert [place for place in everywhere()["environment"] if not place.startswith(allowed)] == []
 
 

@@ -9,8 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_MODULES = 20
-AUTHORS = {"__init__", "__main__", "capabilities", "config", "errors", "hooks", "platform",
-           "version"}  # fmt: skip
+AUTHORS = {"__init__", "__main__", "capabilities", "config", "hooks", "platform"}
 
 
 def load_tool() -> ModuleType:

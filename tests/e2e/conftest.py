@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from suite.server import Server
 
 EMULATED = "LSV_EMULATE" in os.environ

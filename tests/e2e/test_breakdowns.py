@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lsv.processes.folder import PrivateFolder
+from lsv_base.processes.folder import PrivateFolder
 
 from .conftest import Server
 

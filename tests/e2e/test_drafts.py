@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lsv import LLM, SamplingParams
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_testing.fakes.drafter import ForcedDrafter
 from lsv_testing.tiny import tiny
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lsv import LLM, SamplingParams
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_testing.tiny import tiny
 from suite.waiting import wait_until
 

@@ -16,10 +16,10 @@ import pytest
 from openai import BadRequestError
 
 from lsv import LLM, SamplingParams
-from lsv.processes.ports import free_port
 from lsv.request.prompt import Prompt
 from lsv.request.request import Request
 from lsv.request.spec import RequestSpec
+from lsv_base.processes.ports import free_port
 from lsv_testing.tiny import tiny
 
 from .conftest import EIGHT_BITS

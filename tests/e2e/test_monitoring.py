@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lsv.processes.ports import free_port
+from lsv_base.processes.ports import free_port
 
 from .conftest import Server
 

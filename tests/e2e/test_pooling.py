@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, processors
 from torch.nn import functional
 
 from lsv import LLM, PoolingParams
-from lsv.errors import BadRequest
+from lsv_base.errors import BadRequest
 from lsv_testing.tiny import SHAPE, draw_weights, write_tokenizer
 
 TEXTS = ["hello world", "a", "the quick brown fox jumps over the lazy dog " * 2]

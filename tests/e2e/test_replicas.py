@@ -14,7 +14,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from lsv.processes.ports import free_port
+from lsv_base.processes.ports import free_port
 
 from .conftest import EMULATED
 

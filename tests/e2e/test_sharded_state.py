@@ -8,7 +8,7 @@ import pytest
 
 import lsv
 from lsv.cli.main import main
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 
 pytestmark = pytest.mark.two_ranks
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lsv.cli.context import CommandContext
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_bench.commands import serve as bench
 
 from .conftest import Start

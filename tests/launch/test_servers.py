@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from lsv.processes.ports import free_port
+from lsv_base.processes.ports import free_port
 
 from .conftest import read_line
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 
 from .conftest import Start
 

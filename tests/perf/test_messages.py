@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Submit, Tokens
-from lsv.processes.wire import encode_frame
 from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import StepPlan, StepResult
 from lsv.scheduler.policy import Fcfs
+from lsv_base.processes.wire import encode_frame
 from lsv_runtime.worker.channel import Ran, Run
 from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config
 from lsv_testing.fakes.requests import make_spec

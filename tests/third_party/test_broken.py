@@ -57,7 +57,7 @@ def test_named_explicitly_it_is_an_error(name: str, wrecks: Path, run: Callable)
 
 
 DUPLICATES = """
-from lsv.errors import PluginError
+from lsv_base.errors import PluginError
 from lsv.offers import ModelOffer
 from lsv.plugins import load
 catalog = load().catalog

@@ -109,7 +109,7 @@ PROCESSOR = """
 import json
 import torch
 from lsv import LLM, SamplingParams
-from lsv.errors import BadRequest
+from lsv_base.errors import BadRequest
 from lsv_testing.logits import check_logits_processor
 from lsv_sample.forbid import Forbid
 from lsv_sample.plugin import Forbidden

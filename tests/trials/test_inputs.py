@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from trials.fuzz.mutate import framed_json, mutate_bytes, mutate_json
 from trials.fuzz.run import describe, place_of
 from trials.fuzz.target import Inputs, Target, try_input

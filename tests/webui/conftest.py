@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from lsv.engine.client import Service
-from lsv.processes.ports import free_port
 from lsv_api.app import create_app
 from lsv_api.options import ApiOptions
 from lsv_api.server import Server
+from lsv_base.processes.ports import free_port
 from lsv_testing.fakes.client import FakeClient, fake_config
 from lsv_webui.options import PageOptions
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lsv.errors import BadRequest, LsvError, Unauthorized, Unavailable
+from lsv_base.errors import BadRequest, LsvError, Unauthorized, Unavailable
 from lsv_webui.api import Abilities, Api, refusal
 from lsv_webui.chat.answer import write
 from lsv_webui.chat.conversation import Chat, Message, ToolCall

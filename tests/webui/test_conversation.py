@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lsv.errors import BadRequest
+from lsv_base.errors import BadRequest
 from lsv_webui.api import Model
 from lsv_webui.chat import media
 from lsv_webui.chat.conversation import Chat, Message, ToolCall, read_index, read_record

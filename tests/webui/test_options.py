@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lsv.cli.context import CommandContext
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_webui.frontend import page_options
 from lsv_webui.options import PageOptions, require_gradio
 from lsv_webui.page import check_address

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lsv.errors import BadRequest
+from lsv_base.errors import BadRequest
 from lsv_webui.chat.arithmetic import calculate
 from lsv_webui.chat.conversation import Chat, Message, ToolCall, read_record
 from lsv_webui.chat.parts import request_messages

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import httpx2
 
-from lsv.errors import BadRequest, LsvError, Unauthorized, Unavailable
+from lsv_base.errors import BadRequest, LsvError, Unauthorized, Unavailable
 from lsv_webui.events import CUT, headers, read_error, read_events
 
 _ANSWER_SECONDS = 3600.0

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import gradio as gr
 from gradio.events import api as endpoint
 
-from lsv.errors import LsvError, Unauthorized
+from lsv_base.errors import LsvError, Unauthorized
 from lsv_webui.api import Api
 from lsv_webui.chat.controls import Controls
 from lsv_webui.chat.tab import ChatTab

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lsv.cli.address import API, server_address
 from lsv.cli.context import CommandContext
-from lsv.processes.outlet import unblock_output
+from lsv_base.processes.outlet import unblock_output
 from lsv_webui.options import SETTINGS, PageOptions, require_gradio
 
 

@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import gradio as gr
 
-from lsv.errors import LsvError
+from lsv_base.errors import LsvError
 from lsv_webui.api import Api
 from lsv_webui.chat.conversation import Chat
 from lsv_webui.chat.parts import request_messages

@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from lsv.errors import BadRequest, Unavailable
+from lsv_base.errors import BadRequest, Unavailable
 
 CUT = "The connection to the server broke off before the answer was complete. Ask again."
 """An answer that has begun but will not end."""

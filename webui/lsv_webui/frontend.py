@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from lsv.engine.client import Service
-from lsv.errors import ConfigError, StartError
-from lsv.processes.visitors import is_loopback
+from lsv_base.errors import ConfigError, StartError
+from lsv_base.processes.visitors import is_loopback
 from lsv_webui.options import PageOptions, require_gradio
 from lsv_webui.orphan import WAIT_SECONDS, command, is_held_by_orphan
 from lsv_webui.page import check_address

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from lsv.errors import BadRequest, LsvError, TooLarge, Unavailable
-from lsv.processes.visitors import Visitors
+from lsv_base.errors import BadRequest, LsvError, TooLarge, Unavailable
+from lsv_base.processes.visitors import Visitors
 from lsv_webui.options import PageOptions
 
 BODY_BYTES = 32 << 20

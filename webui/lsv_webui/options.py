@@ -6,8 +6,8 @@ import importlib.util
 
 import msgspec
 
-from lsv.errors import ConfigError
 from lsv.settings import Setting
+from lsv_base.errors import ConfigError
 
 SETTINGS = (
     Setting(

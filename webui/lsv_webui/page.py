@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lsv.errors import ConfigError, LsvError
-from lsv.processes.folder import PrivateFolder
-from lsv.processes.lifeline import end_without_search
-from lsv.processes.outlet import unblock_output
-from lsv.processes.output import print_line
 from lsv.settings import export
+from lsv_base.errors import ConfigError, LsvError
+from lsv_base.processes.folder import PrivateFolder
+from lsv_base.processes.lifeline import end_without_search
+from lsv_base.processes.outlet import unblock_output
+from lsv_base.processes.output import print_line
 from lsv_webui.gate import Gate
 from lsv_webui.options import PageOptions
 from lsv_webui.orphan import outlive, replace_orphans

@@ -7,7 +7,7 @@ from html import escape
 
 import gradio as gr
 
-from lsv.errors import LsvError
+from lsv_base.errors import LsvError
 from lsv_webui.api import Api, Ranked
 from lsv_webui.chat.view import QUIET, banner
 

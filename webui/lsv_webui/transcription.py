@@ -8,7 +8,7 @@ from typing import Any
 
 import gradio as gr
 
-from lsv.errors import LsvError
+from lsv_base.errors import LsvError
 from lsv_webui.api import Api
 from lsv_webui.chat.parts import upload
 from lsv_webui.chat.view import QUIET, banner

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lsv.processes.orders import WorkerOrder
+from lsv_base.processes.orders import WorkerOrder
 
 
 class ReadAdapter(WorkerOrder, frozen=True):

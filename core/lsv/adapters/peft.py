@@ -17,9 +17,9 @@ from typing import Any
 
 import msgspec
 
-from lsv.errors import BadRequest, CheckpointError, LsvError
-from lsv.untrusted.files import open_regular, read_descriptor, read_regular
-from lsv.untrusted.patterns import Pattern, Patterns
+from lsv_base.errors import BadRequest, CheckpointError, LsvError
+from lsv_base.untrusted.files import open_regular, read_descriptor, read_regular
+from lsv_base.untrusted.patterns import Pattern, Patterns
 
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")

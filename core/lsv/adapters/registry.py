@@ -14,9 +14,9 @@ from lsv.adapters import peft
 from lsv.adapters.orders import DropAdapter, ReadAdapter
 from lsv.adapters.reading.process import look
 from lsv.config import AdapterOptions, Confinement, EngineConfig
-from lsv.errors import BadRequest, CheckpointError, EngineDied, LsvError, ModelNotFound, NotYet
-from lsv.processes.orders import WorkerOrder
 from lsv.request.adapter import Adapter, owner_of
+from lsv_base.errors import BadRequest, CheckpointError, EngineDied, LsvError, ModelNotFound, NotYet
+from lsv_base.processes.orders import WorkerOrder
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ from lsv.beams.search import Beam, BeamSearch, likeliest_of
 from lsv.beams.watch import StopWatch
 from lsv.config import Fit
 from lsv.engine.parts.part import Host, Part, PartContext
-from lsv.errors import BadRequest
 from lsv.request.group import RequestGroup
 from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason, Request
@@ -24,6 +23,7 @@ from lsv.request.spec import RequestSpec
 from lsv.scheduler.outcome import Outcome
 from lsv.scheduler.plan import Logprobs, join_logprobs
 from lsv.text.tokenizer import Tokenizer
+from lsv_base.errors import BadRequest
 
 
 class Round(RequestGroup):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from lsv.errors import ConfigError
 from lsv.settings import Setting
+from lsv_base.errors import ConfigError
 
 API = Setting(
     name="api",

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from lsv.errors import ConfigError
 from lsv.plugins import Plugins, load, logs, packages
 from lsv.settings import Declared, Given, Setting, Settings, dashed, gather, neutral, options, unknown_variables
 from lsv.settings.flags import CommandLine, is_flag, parse
+from lsv_base.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console

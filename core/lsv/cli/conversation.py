@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from lsv.cli.questions import Reader, is_interactive, open_reader
-from lsv.errors import BadRequest, ConfigError, LsvError
+from lsv_base.errors import BadRequest, ConfigError, LsvError
 
 Message = dict[str, str]
 Answer = Callable[[list[Message]], Generator[str]]

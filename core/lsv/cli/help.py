@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from lsv.cli.context import HelpWanted
-from lsv.errors import ConfigError, suggestion
 from lsv.settings import Declared, Setting, dashed
+from lsv_base.errors import ConfigError, suggestion
 
 _ALL = "all"
 

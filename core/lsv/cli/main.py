@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 
 from lsv.cli.context import CommandContext, HelpWanted
-from lsv.errors import ConfigError, LsvError, PluginError, suggestion
 from lsv.offers import CommandOffer
 from lsv.plugins import logs
-from lsv.processes.lifeline import end_without_search
-from lsv.version import __version__
+from lsv_base.errors import ConfigError, LsvError, PluginError, suggestion
+from lsv_base.processes.lifeline import end_without_search
+from lsv_base.version import __version__
 
 COMMANDS = {
     "serve": ("lsv.cli.serve", "serve a model over an OpenAI-compatible API"),

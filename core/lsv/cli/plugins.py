@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from lsv.cli.context import JSON, CommandContext
-from lsv.errors import ConfigError
 from lsv.offers import load_object
 from lsv.plugins import Plugins
 from lsv.plugins.catalog import KINDS
 from lsv.settings import Setting
+from lsv_base.errors import ConfigError
 
 _SETTINGS = (
     JSON,

@@ -22,14 +22,14 @@ from lsv.engine.replicas.replica_set import ReplicaSet
 from lsv.engine.replicas.supervisors import Supervisors
 from lsv.engine.stats_log import log_stats
 from lsv.engine.supervision.supervisor import RestartPolicy
-from lsv.errors import ConfigError, LsvError, PluginError
 from lsv.offers import ExecutorOffer, FrontendOffer, load_object
 from lsv.plugins import Plugins
-from lsv.processes import heap
-from lsv.processes.outlet import unblock_output
 from lsv.resolve import resolve
 from lsv.settings import Settings
 from lsv.settings.cluster_key import read_cluster_key
+from lsv_base.errors import ConfigError, LsvError, PluginError
+from lsv_base.processes import heap
+from lsv_base.processes.outlet import unblock_output
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ import msgspec
 
 from lsv.config import EngineConfig, Fit
 from lsv.engine.messages import Submit
-from lsv.errors import BadRequest, ContextTooLong
 from lsv.request.encoded import EncodedText
 from lsv.request.media import cross_item
 from lsv.request.params import MAX_BAD_WORDS_TOKENS, NO_TOKEN_LEFT, PoolingParams, SamplingParams, told
@@ -20,6 +19,7 @@ from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv.text.frame import Frame
 from lsv.text.tokenizer import NoTokenizer, Tokenizer
+from lsv_base.errors import BadRequest, ContextTooLong
 
 log = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ from lsv.config import EngineConfig, Fit
 from lsv.engine.admission import Admission
 from lsv.engine.messages import Stats
 from lsv.engine.orders.order import Order
-from lsv.errors import EngineDied, LsvError, ModelNotFound
 from lsv.request.adapter import OPERATOR, Adapter, Viewer, owner_of
 from lsv.request.outputs import Chunk, RequestRecord, Timings
 from lsv.request.spec import RequestSpec
 from lsv.text.tokenizer import Tokenizer
+from lsv_base.errors import EngineDied, LsvError, ModelNotFound
 
 if TYPE_CHECKING:
     from lsv.media.service import MediaService

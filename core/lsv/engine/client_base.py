@@ -14,7 +14,6 @@ from lsv.config import EngineConfig, Fit
 from lsv.engine.admission import Admission, make_submit
 from lsv.engine.messages import Start, Submit, Update
 from lsv.engine.stream import OutputStream
-from lsv.errors import RequestFailed, from_record
 from lsv.plugins import Plugins
 from lsv.plugins.grammars import find_backend
 from lsv.plugins.logits_processors import check_processors, complete_processors
@@ -23,6 +22,7 @@ from lsv.request.outputs import RequestRecord, Timings
 from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
 from lsv.text.tokenizer import Tokenizer
+from lsv_base.errors import RequestFailed, from_record
 
 if TYPE_CHECKING:
     from lsv.tracing.tracer import Tracer

@@ -10,7 +10,7 @@ from functools import partial
 
 from lsv.engine.mailbox import Mailbox
 from lsv.engine.messages import ClientMessage, EngineMessage, Stats, Tokens, Update
-from lsv.processes.wire import FrameReader, encode_frame
+from lsv_base.processes.wire import FrameReader, encode_frame
 
 log = logging.getLogger(__name__)
 

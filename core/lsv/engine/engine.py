@@ -20,13 +20,13 @@ from lsv.engine.parts.part import Host, Part
 from lsv.engine.report import ItlLog, PreemptionLog
 from lsv.engine.scheduling import make_cache, make_scheduler, open_exchange
 from lsv.engine.step_totals import StepTotals
-from lsv.errors import EngineDied, LsvError, Overloaded
 from lsv.kv.manager import KVManager
-from lsv.processes.orders import WorkerOrder
 from lsv.scheduler.plan import StepPlan
 from lsv.scheduler.policy import Policy
 from lsv.scheduler.scheduler import Scheduler
 from lsv.transports.exchange import Exchange
+from lsv_base.errors import EngineDied, LsvError, Overloaded
+from lsv_base.processes.orders import WorkerOrder
 
 log = logging.getLogger(__name__)
 

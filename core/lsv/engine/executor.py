@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from lsv.config import EngineConfig, Fit
-from lsv.processes.orders import WorkerOrder
 from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
+from lsv_base.processes.orders import WorkerOrder
 
 ReportProgress = Callable[[str, int, int], None]
 """Called with (stage, done, total) while a worker starts."""

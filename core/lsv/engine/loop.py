@@ -44,15 +44,15 @@ from lsv.engine.messages import (
 from lsv.engine.open_requests import make_refusal
 from lsv.engine.orders.orders import Orders
 from lsv.engine.parts.made import make_parts
-from lsv.errors import EngineDied, LsvError
 from lsv.offers import ExecutorOffer, PolicyOffer
 from lsv.plugins import Plugins
-from lsv.processes import heap
-from lsv.processes.lifeline import die_with, dump_stacks_on_request
-from lsv.processes.wire import FrameReader, encode_frame
 from lsv.resolve.hardware import load_platform
 from lsv.settings import export
-from lsv.version import __version__
+from lsv_base.errors import EngineDied, LsvError
+from lsv_base.processes import heap
+from lsv_base.processes.lifeline import die_with, dump_stacks_on_request
+from lsv_base.processes.wire import FrameReader, encode_frame
+from lsv_base.version import __version__
 
 log = logging.getLogger(__name__)
 

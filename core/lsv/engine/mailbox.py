@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from lsv.engine.messages import Update
-from lsv.errors import LsvError
 from lsv.scheduler.plan import join_logprobs
+from lsv_base.errors import LsvError
 
 
 class Mailbox:

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 import msgspec
 
 from lsv.config import EngineConfig, Fit
-from lsv.errors import ErrorRecord
-from lsv.processes.wire import Failed as Failed
 from lsv.request.adapter import Adapter
 from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
 from lsv.scheduler.outcome import AdapterRequests, OffloadCounts, SpeculationCounts
 from lsv.scheduler.plan import Logprobs
+from lsv_base.errors import ErrorRecord
+from lsv_base.processes.wire import Failed as Failed
 
 PROTOCOL = 7
 
@@ -79,7 +79,7 @@ class Control(msgspec.Struct, frozen=True, tag=True):
     """The name of its type, a subclass of ``lsv.engine.orders.order.Order``. The engine's table says which it knows."""
 
     body: bytes
-    """The record as msgpack, see ``lsv.processes.orders.encode_order``."""
+    """The record as msgpack, see ``lsv_base.processes.orders.encode_order``."""
 
 
 ClientMessage = Hello | Submit | Abort | Finish | Control

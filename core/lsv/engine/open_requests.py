@@ -10,12 +10,12 @@ from lsv.config import EngineConfig
 from lsv.engine.messages import Start, Submit, Update
 from lsv.engine.parts import Parts
 from lsv.engine.parts.part import Part
-from lsv.errors import BadRequest, LsvError, RequestFailed
 from lsv.request.group import RequestGroup
 from lsv.request.media import MEDIA_REFUSED
 from lsv.request.params import NO_TOKEN_LEFT, PROCESSOR_REFUSES
 from lsv.request.request import FinishReason, Request
 from lsv.scheduler.outcome import Outcome
+from lsv_base.errors import BadRequest, LsvError, RequestFailed
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import time
 from lsv import plugins
 from lsv.config import EngineConfig, Fit
 from lsv.plugins import logs
-from lsv.processes.usage import written
+from lsv_base.processes.usage import written
 
 log = logging.getLogger(__name__)
 

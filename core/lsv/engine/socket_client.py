@@ -39,13 +39,13 @@ from lsv.engine.orders.order import Drain, Order
 from lsv.engine.sharing import shared_media
 from lsv.engine.supervision import state as supervision
 from lsv.engine.supervision.silence import Silence
-from lsv.errors import EngineDied, LsvError, Overloaded, Unavailable, from_record
 from lsv.plugins import Plugins
-from lsv.processes.orders import encode_order
-from lsv.processes.wire import FrameReader, encode_frame
 from lsv.request.outputs import Chunk
 from lsv.request.spec import RequestSpec
 from lsv.text.tokenizer import Tokenizer
+from lsv_base.errors import EngineDied, LsvError, Overloaded, Unavailable, from_record
+from lsv_base.processes.orders import encode_order
+from lsv_base.processes.wire import FrameReader, encode_frame
 
 if TYPE_CHECKING:
     from lsv.media.service import MediaService

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from lsv.engine.messages import Finish, Start, Submit, Update
-from lsv.errors import RequestFailed, from_record
 from lsv.request.outputs import Chunk, Gaps, PositionLogprobs, RequestRecord, Timings, TokenLogprob
 from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason
@@ -14,6 +13,7 @@ from lsv.scheduler.plan import Logprobs
 from lsv.text.detokenize import make_detokenizer
 from lsv.text.stops import StopFinder, Stopped, StopStrings
 from lsv.text.tokenizer import Tokenizer
+from lsv_base.errors import RequestFailed, from_record
 
 REPEATED = "repetition_detected"
 """What stopped an answer that only repeated itself."""

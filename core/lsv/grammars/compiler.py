@@ -12,7 +12,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import numpy as np
 
 from lsv.config import EngineConfig
-from lsv.errors import BadRequest, LsvError, RequestFailed
 from lsv.grammars import masks
 from lsv.grammars.grammar import Grammar, GrammarBackend, Vocabulary
 from lsv.grammars.thinking import Anything
@@ -20,6 +19,7 @@ from lsv.plugins.catalog import Catalog
 from lsv.plugins.grammars import find_backend
 from lsv.request.structured import StructuredOutputsParams
 from lsv.text.tokenizer import Tokenizer
+from lsv_base.errors import BadRequest, LsvError, RequestFailed
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from lsv.errors import BadRequest
 from lsv.request.structured import StructuredOutputsParams
+from lsv_base.errors import BadRequest
 
 
 @dataclass(frozen=True, slots=True)

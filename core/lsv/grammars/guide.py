@@ -14,7 +14,6 @@ import numpy as np
 
 from lsv.config import Fit
 from lsv.engine.parts.part import Host, Part, PartContext
-from lsv.errors import BadRequest, LsvError, from_record
 from lsv.grammars import masks
 from lsv.grammars.compiler import Asked, GrammarCompiler
 from lsv.grammars.followed import Followed
@@ -27,6 +26,7 @@ from lsv.request.request import FinishReason, Request
 from lsv.scheduler.outcome import Outcome
 from lsv.scheduler.plan import AwaitMasks, Masks
 from lsv.scheduler.plan_builder import GuidedRow
+from lsv_base.errors import BadRequest, LsvError, from_record
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from lsv.errors import BadRequest
 from lsv.request.media import Modality
+from lsv_base.errors import BadRequest
 
 
 class MediaLink(msgspec.Struct, kw_only=True):

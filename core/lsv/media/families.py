@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from lsv.config import EngineConfig
-from lsv.errors import ConfigError, PluginError
 from lsv.media.processor import Placement, Processor
 from lsv.media.transcriber import Transcriber
 from lsv.offers import ModelOffer, ProcessorOffer
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.locate import read_config
+from lsv_base.errors import ConfigError, PluginError
 
 
 def has_processor(config: EngineConfig, catalog: Catalog) -> bool:

@@ -9,9 +9,9 @@ from typing import Any, get_args
 
 import msgspec
 
-from lsv.errors import BadRequest, ConfigError
-from lsv.processes.confinement.terms import Mode
 from lsv.request.media import Modality
+from lsv_base.errors import BadRequest, ConfigError
+from lsv_base.processes.confinement.terms import Mode
 
 MODALITIES: tuple[Modality, ...] = get_args(Modality)
 

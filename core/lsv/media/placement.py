@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 
-from lsv.errors import BadRequest
 from lsv.media.items import Prepared
 from lsv.media.processor import Completing, Marking, Placement
 from lsv.request.media import Media, Modality
 from lsv.request.prompt import Prompt
+from lsv_base.errors import BadRequest
 
 
 def marks_of(placement: Placement) -> Mapping[Modality, str]:

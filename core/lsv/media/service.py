@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from lsv.config import EngineConfig
-from lsv.errors import ConfigError, PluginError
 from lsv.media.content_parts import Reference
 from lsv.media.families import has_processor, text_only
 from lsv.media.items import AudioChunk, Encoded, Prepared
@@ -17,9 +16,10 @@ from lsv.media.options import MediaOptions
 from lsv.media.transcriber import Transcriber
 from lsv.offers import MediaOffer, ModelOffer
 from lsv.plugins.catalog import Catalog
-from lsv.processes.side.turns import NOBODY, Owner
 from lsv.request.media import Modality
 from lsv.request.prompt import Prompt
+from lsv_base.errors import ConfigError, PluginError
+from lsv_base.processes.side.turns import NOBODY, Owner
 
 
 class MediaService(Protocol):

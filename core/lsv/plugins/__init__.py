@@ -18,12 +18,12 @@ from typing import Any
 import msgspec
 import pluggy
 
-from lsv.errors import ConfigError, PluginError, suggestion
 from lsv.offers import CommandOffer
 from lsv.plugins import guard, hookspecs, manifest
 from lsv.plugins.catalog import Catalog
 from lsv.plugins.typed import check_types
 from lsv.settings import Declared, Setting, options
+from lsv_base.errors import ConfigError, PluginError, suggestion
 
 log = logging.getLogger(__name__)
 
@@ -238,8 +238,8 @@ def load(
 
 
 def packages() -> set[str]:
-    """The names of the packages that installed plugins are in, core's among them; none is imported."""
-    return {point.module.partition(".")[0] for point in entry_points(group=GROUP)}
+    """The packages of installed plugins and core, and the ground library below them. None is imported."""
+    return {"lsv_base", *(point.module.partition(".")[0] for point in entry_points(group=GROUP))}
 
 
 def _is_chosen(name: str, names: Sequence[str] | None, without: Sequence[str]) -> bool:

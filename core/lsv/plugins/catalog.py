@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from lsv.errors import ConfigError, PluginError, suggestion
 from lsv.offers import (
     AttentionOffer,
     CheckpointOffer,
@@ -38,6 +37,7 @@ from lsv.offers import (
 )
 from lsv.plugins.guard import guarded
 from lsv.plugins.typed import check_types
+from lsv_base.errors import ConfigError, PluginError, suggestion
 
 T = TypeVar("T", bound=msgspec.Struct)
 

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from lsv.errors import ConfigError
 from lsv.offers import ToolParserOffer
 from lsv.plugins import Origin, Plugins
+from lsv_base.errors import ConfigError
 
 OPTION = "tool_parser_plugin"
 _FORM = "it must be a manifest that offers parsers by the hook lsv_tool_parsers, as docs/tools.md shows"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from lsv.config import Choices
-from lsv.errors import BadRequest, ConfigError
 from lsv.offers import GrammarOffer
 from lsv.plugins.catalog import Catalog
+from lsv_base.errors import BadRequest, ConfigError
 
 _PARAM = "structured_outputs"
 _ANY = "auto"

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from lsv.errors import LsvError
+from lsv_base.errors import LsvError
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from lsv.config import EngineConfig
-from lsv.errors import BadRequest, ConfigError, PluginError
 from lsv.offers import LogitsProcessorOffer, load_object
 from lsv.plugins.catalog import Catalog
 from lsv.request.params import CALLABLES, SamplingParams
+from lsv_base.errors import BadRequest, ConfigError, PluginError
 
 BATCHED = "batched"
 """The processor that runs those of ``EngineConfig.logits_processors``."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from lsv.errors import ConfigError
-from lsv.processes import calls
-from lsv.processes.logs import apply_file, log_lines
 from lsv.settings import Declared, Settings, gather, options
+from lsv_base.errors import ConfigError
+from lsv_base.processes import calls
+from lsv_base.processes.logs import apply_file, log_lines
 
-_OWN = ("lsv",)
+_OWN = ("lsv", "lsv_base")
 
 
 def set_up(form: str, level: str | None = None, packages: Iterable[str] = _OWN) -> None:

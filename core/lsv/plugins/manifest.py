@@ -12,8 +12,8 @@ from contextlib import redirect_stdout
 from types import ModuleType
 from typing import Any
 
-from lsv.errors import suggestion
 from lsv.settings import Setting
+from lsv_base.errors import suggestion
 
 log = logging.getLogger(__name__)
 
@@ -21,8 +21,8 @@ API = 2
 """The version of the hooks and seams; a manifest says which one it was written for with ``api = 2``."""
 
 _CHANGES = {
-    1: "modules that import torch have moved from lsv to lsv_runtime, lsv.testing to lsv_testing, and lsv.llm to "
-    "lsv_offline; CHANGELOG.md has the table",
+    1: "modules that import torch have moved from lsv to lsv_runtime, lsv.testing to lsv_testing, lsv.llm to "
+    "lsv_offline, and errors and processes to lsv_base; CHANGELOG.md has the table",
 }
 """What authors must change in a plugin for an earlier version."""
 

@@ -1,1 +1,1 @@
-"""Child processes and the framed messages they exchange with their parent."""
+"""Processes on other machines. ``lsv_base.processes`` has those of this machine."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from lsv.errors import BadRequest
+from lsv_base.errors import BadRequest
 
 _OWNED = "~"
 """Separates the account from the adapter's name. Names from clients can't contain it."""

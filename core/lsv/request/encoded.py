@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lsv.errors import BadRequest
 from lsv.request.media import Array, Media, cross_item
 from lsv.request.prompt import Prompt
+from lsv_base.errors import BadRequest
 
 IDS = "ids"
 """The input of a model's encoder of text: int64 [count], the tokens to read."""

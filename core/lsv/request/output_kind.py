@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from lsv.errors import BadRequest
+from lsv_base.errors import BadRequest
 
 
 class RequestOutputKind(Enum):

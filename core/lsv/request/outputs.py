@@ -7,8 +7,8 @@ from typing import Self
 
 import msgspec
 
-from lsv.errors import ErrorRecord, from_record
 from lsv.request.request import FinishReason
+from lsv_base.errors import ErrorRecord, from_record
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):

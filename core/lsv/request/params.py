@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
 import msgspec
 
-from lsv.errors import BadRequest
 from lsv.request.output_kind import RequestOutputKind, check_output_kind
 from lsv.request.pooling import PoolingKind, PoolingTask
 from lsv.request.repetition import RepetitionDetectionParams, read_repetition
 from lsv.request.structured import StructuredOutputsParams
+from lsv_base.errors import BadRequest
 
 MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 1024

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from lsv.errors import BadRequest
+from lsv_base.errors import BadRequest
 
 ModelTask = Literal["generate", "embed", "classify", "token_classify", "reward"]
 """What a model is for. One that generates gives vectors, too."""

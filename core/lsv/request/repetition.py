@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lsv.errors import BadRequest
+from lsv_base.errors import BadRequest
 
 MAX_PATTERN = 2048
 """Most tokens of a pattern that is looked for: a token may have to be compared with as many."""

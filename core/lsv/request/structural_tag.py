@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from lsv.errors import BadRequest
+from lsv_base.errors import BadRequest
 
 _NEUTRAL = {"excludes": [], "any_order": False, "max_whitespace_cnt": None, "max_tokens": None, "max_chars": None}
 """Fields of formats, with the values that ask for nothing."""

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from lsv.errors import BadRequest
 from lsv.request.structural_tag import read_structural_tag
+from lsv_base.errors import BadRequest
 
 MAX_SIZE = 256 << 10
 """Characters of what an answer must follow."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from lsv.errors import BadRequest
 from lsv.request.params import told
+from lsv_base.errors import BadRequest
 
 MAX_BUDGET = 1 << 31
 

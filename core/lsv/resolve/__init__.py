@@ -8,7 +8,6 @@ from typing import Any
 
 from lsv.capabilities import Capabilities
 from lsv.config import Choices, EngineConfig
-from lsv.errors import ConfigError
 from lsv.offers import AttentionOffer, ModelAlias, ModelOffer, PolicyOffer
 from lsv.plugins import Plugins
 from lsv.plugins.grammars import choose_backend
@@ -41,6 +40,7 @@ from lsv.resolve.weights.calibration import resolve_calibrated
 from lsv.resolve.weights.formats import choose_ignored, choose_quantizer
 from lsv.settings import Settings, neutral
 from lsv.settings.structured import grammar_backend
+from lsv_base.errors import ConfigError
 
 _DTYPES = {
     "half": "float16",

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from lsv.adapters.peft import check_name, read_config
 from lsv.config import AdapterOptions
-from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import ModelAlias
 from lsv.resolve.files import hub_of
 from lsv.resolve.hub import fetch, is_name
 from lsv.settings import Settings
+from lsv_base.errors import CheckpointError, ConfigError
 
 _Shipped = Mapping[str, Callable[[], str]]
 """What gives the folder of an adapter that ships inside a package, by its name."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from lsv.capabilities import Capabilities
 from lsv.config import Choices
-from lsv.errors import ConfigError
 from lsv.offers import AttentionOffer
 from lsv.platform import Platform
 from lsv.plugins.catalog import Catalog
+from lsv_base.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

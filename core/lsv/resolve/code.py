@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from lsv.config import Choices
-from lsv.errors import LsvError
 from lsv.offers import ModelOffer
 from lsv.plugins.catalog import Catalog
-from lsv.remote_code.messages import MakeConfig
-from lsv.remote_code.process import CodeProcess
-from lsv.remote_code.references import check_code, find_code
 from lsv.resolve.files import code_folder, remote_code
 from lsv.resolve.locate import read_config
 from lsv.settings import Settings
+from lsv_base.errors import LsvError
+from lsv_base.remote_code.messages import MakeConfig
+from lsv_base.remote_code.process import CodeProcess
+from lsv_base.remote_code.references import check_code, find_code
 
 log = logging.getLogger(__name__)
 

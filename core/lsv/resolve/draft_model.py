@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from lsv.config import Choices, DraftModel
-from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import DrafterOffer
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.architecture.choice import choose_model
@@ -18,7 +17,8 @@ from lsv.resolve.files import hub_of
 from lsv.resolve.lengths import own_length
 from lsv.resolve.locate import language_of, locate_model, read_config
 from lsv.settings import Settings
-from lsv.untrusted.files import read_regular
+from lsv_base.errors import CheckpointError, ConfigError
+from lsv_base.untrusted.files import read_regular
 
 _NAME = "speculative_config"
 _SIZE = "vocab_size"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from lsv.config import Choices, Drafts
-from lsv.errors import ConfigError
 from lsv.offers import DrafterOffer
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.draft_model import (
@@ -21,6 +20,7 @@ from lsv.resolve.draft_model import (
     recognise,
 )
 from lsv.settings import Settings
+from lsv_base.errors import ConfigError
 
 _NAME = "speculative_config"
 _MOST = 128

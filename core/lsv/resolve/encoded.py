@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from lsv.config import Choices
-from lsv.errors import CheckpointError
 from lsv.offers import ModelOffer
 from lsv.request.encoded import EncodedText
 from lsv.resolve.locate import read_object
+from lsv_base.errors import CheckpointError
 
 _FILE = "generation_config.json"
 _REFUSED = ("begin_suppress_tokens", "forced_decoder_ids", "sequence_bias")

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from lsv.config import Choices
-from lsv.errors import ConfigError
 from lsv.offers import CheckpointOffer
 from lsv.plugins.catalog import Catalog
-from lsv.processes.confinement.terms import Mode
 from lsv.resolve.hub import SAVED_BY_TORCH, Hub, fetch_code, is_name
 from lsv.resolve.locate import locate_model
 from lsv.settings import Settings
-from lsv.untrusted.files import WEIGHTS, open_regular
+from lsv_base.errors import ConfigError
+from lsv_base.processes.confinement.terms import Mode
+from lsv_base.untrusted.files import WEIGHTS, open_regular
 
 _LOAD_FORMATS = ("auto", "safetensors", "pt", "sharded_state", "dummy")
 _TEKKEN = "tekken.json"

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from lsv.config import Choices
-from lsv.errors import BadRequest, ConfigError
 from lsv.plugins.catalog import Catalog
 from lsv.request.params import RECOMMENDABLE, SamplingParams
 from lsv.request.pooling import Pooler
@@ -16,6 +15,7 @@ from lsv.resolve.hub import Hub
 from lsv.resolve.locate import locate_model
 from lsv.resolve.recommended import read_origin, read_recommended
 from lsv.settings import Settings
+from lsv_base.errors import BadRequest, ConfigError
 
 
 def recommendations(

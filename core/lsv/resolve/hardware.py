@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import Choices, EngineConfig, OptionValue
-from lsv.errors import ConfigError, PluginError
 from lsv.offers import PlatformOffer, load_object
 from lsv.platform import Platform, find_misfits
 from lsv.plugins.catalog import Catalog
+from lsv_base.errors import ConfigError, PluginError
 
 
 def load_platform(name: str, catalog: Catalog, *, emulate: bool = False) -> Platform:

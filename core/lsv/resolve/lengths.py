@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from lsv.config import Choices
-from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import ModelOffer
 from lsv.resolve.locate import language_of
 from lsv.settings import Settings
+from lsv_base.errors import CheckpointError, ConfigError
 
 log = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
-from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import CheckpointOffer, ModelAlias, load_object
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.hub import Hub, fetch, fetch_file, is_name
-from lsv.untrusted.files import read_text
+from lsv_base.errors import CheckpointError, ConfigError
+from lsv_base.untrusted.files import read_text
 
 _HUB_FOLDER = re.compile(r"models--(?P<name>.+)/snapshots/[^/]+$")
 """Where Hugging Face's library keeps a repository."""

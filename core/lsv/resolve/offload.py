@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from lsv.config import Offload, Transfers
-from lsv.errors import ConfigError
 from lsv.offers import KVTransportOffer
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.ranks.nodes import check_address, check_key
@@ -15,6 +14,7 @@ from lsv.resolve.ranks.replicas import place_replicas
 from lsv.settings import Settings
 from lsv.settings.setting import dashed
 from lsv.transports.exchange import join_address, split_address
+from lsv_base.errors import ConfigError
 
 _GIB = 1 << 30
 _SIZE = "kv_offload_gib"

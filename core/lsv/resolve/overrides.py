@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from lsv.config import Choices, Part
-from lsv.errors import ConfigError
 from lsv.offers import ModelPart, QuantizerOffer
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.code import made_by_code
 from lsv.resolve.locate import language_of, merge, read_config
 from lsv.resolve.parts import find_parts, list_parts, parts_of
 from lsv.settings import Settings
+from lsv_base.errors import ConfigError
 
 _KEYS = ("rope_parameters", "rope_scaling", "rope_theta")
 _WHOLE_CONTEXT = "full_attention"

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from lsv.config import Choices, Part
-from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import ModelOffer, ModelPart
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.files import hub_of
 from lsv.resolve.locate import locate_model
 from lsv.settings import Settings
+from lsv_base.errors import CheckpointError, ConfigError
 
 
 def parts_of(checkpoint: Mapping[str, Any], settings: Settings, catalog: Catalog) -> Sequence[ModelPart]:

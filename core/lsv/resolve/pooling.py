@@ -10,12 +10,12 @@ from typing import Any, get_args
 import msgspec
 
 from lsv.config import Choices
-from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import ModelOffer
 from lsv.request.pooling import Activation, ModelTask, Pooler
 from lsv.resolve.sentence import Sentence, read_sentence
 from lsv.settings import Settings
-from lsv.untrusted.files import read_regular
+from lsv_base.errors import CheckpointError, ConfigError
+from lsv_base.untrusted.files import read_regular
 
 HEADS: Mapping[str, ModelTask] = {
     "ForSequenceClassification": "classify",

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from lsv.config import Profiling
-from lsv.errors import ConfigError, suggestion
 from lsv.resolve.tracing import traces
 from lsv.settings import Settings
+from lsv_base.errors import ConfigError, suggestion
 
 _NAME = "profiler_config"
 _KINDS = {"torch": "torch", "cuda": "device", "viztracer": "calls"}

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from lsv.errors import CheckpointError
 from lsv.request.pooling import PoolingKind
 from lsv.resolve.locate import read_config
-from lsv.untrusted.files import read_regular
+from lsv_base.errors import CheckpointError
+from lsv_base.untrusted.files import read_regular
 
 _MODULES = "modules.json"
 _PROMPTS = "config_sentence_transformers.json"

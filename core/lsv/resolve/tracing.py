@@ -6,8 +6,8 @@ from importlib.util import find_spec
 from urllib.parse import urlsplit
 
 from lsv.config import Traces
-from lsv.errors import ConfigError
 from lsv.settings import Settings
+from lsv_base.errors import ConfigError
 
 _NAME = "otlp_traces_endpoint"
 _HTTP_PORT, _HTTP_PATH = 4318, "/v1/traces"

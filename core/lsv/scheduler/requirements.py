@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
-from lsv.errors import BadRequest
 from lsv.kv.manager import KVManager
 from lsv.request.media import Media
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv.scheduler.limits import Limits
+from lsv_base.errors import BadRequest
 
 _MAX_ID = (1 << 31) - 1
 

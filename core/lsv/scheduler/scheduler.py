@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 
-from lsv.errors import Overloaded
 from lsv.kv.manager import KVManager
 from lsv.request.adapter import Adapter
 from lsv.request.group import RequestGroup
@@ -33,6 +32,7 @@ from lsv.scheduler.requirements import Requirements
 from lsv.scheduler.running import RunningBatch
 from lsv.scheduler.tenant import Tenants
 from lsv.scheduler.waiting import WaitingQueue
+from lsv_base.errors import Overloaded
 
 
 class Scheduler:

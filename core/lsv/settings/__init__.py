@@ -1,6 +1,7 @@
 """Options, declared once: the flag, the config-file key and the variables all come from one ``Setting``.
 
-Only this package reads settings from ``os.environ``. ``lsv.processes.environment`` copies some for child processes.
+Only this package reads settings from ``os.environ``. ``lsv_base.processes.environment`` copies some
+for child processes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lsv.config import OptionValue
-from lsv.errors import ConfigError
 from lsv.settings import foreign
 from lsv.settings.secrecy import is_secret as is_secret
 from lsv.settings.setting import Setting as Setting
@@ -21,6 +21,7 @@ from lsv.settings.setting import dashed as dashed
 from lsv.settings.setting import underscored as underscored
 from lsv.settings.spelling import suggest
 from lsv.settings.values import FALSE
+from lsv_base.errors import ConfigError
 
 
 class Given(NamedTuple):

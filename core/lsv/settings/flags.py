@@ -11,10 +11,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lsv.errors import ConfigError
 from lsv.settings import Declared, Given, Setting, dashed
 from lsv.settings.spelling import misspelt
 from lsv.settings.values import is_boolean_word
+from lsv_base.errors import ConfigError
 
 _ATTACHED = re.compile(r"(-[A-Za-z]+)(\d+)")
 _NUMBER = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|-inf")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ipaddress
 import socket
 
-from lsv.errors import ConfigError
 from lsv.settings import Declared, gather
 from lsv.settings.hardware import HOST_IP
+from lsv_base.errors import ConfigError
 
 
 def read_host_ip() -> str:

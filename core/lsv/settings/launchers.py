@@ -10,9 +10,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lsv.errors import ConfigError
 from lsv.settings import Given, Settings
 from lsv.settings.setting import convert
+from lsv_base.errors import ConfigError
 
 _VARIABLES: Mapping[str, Sequence[str]] = {
     "node_rank": ("NODE_RANK", "GROUP_RANK", "SLURM_NODEID"),

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from lsv.errors import ConfigError
 from lsv.settings import values
+from lsv_base.errors import ConfigError
 
 SettingType = values.ValueType
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 
 _NAME = "structured_outputs_config"
 _ELSEWHERE = ("reasoning_parser",)

@@ -15,8 +15,8 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken
 
-from lsv.errors import CheckpointError
 from lsv.text.backends import read_json
+from lsv_base.errors import CheckpointError
 
 log = logging.getLogger(__name__)
 

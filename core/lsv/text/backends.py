@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 
 import tokenizers
 
-from lsv.errors import CheckpointError, LsvError
-from lsv.processes.confinement.terms import Mode
-from lsv.remote_code.references import find_code
 from lsv.text.code_backend import Backend, open_backend
 from lsv.text.vocabularies.sentencepiece import find_model, read_tokenizer
 from lsv.text.vocabularies.tekken import FILE as TEKKEN
 from lsv.text.vocabularies.tekken import NAMED, read_tekken
 from lsv.text.vocabularies.tiktoken import read_tiktoken
-from lsv.untrusted.files import check_regular, read_text
+from lsv_base.errors import CheckpointError, LsvError
+from lsv_base.processes.confinement.terms import Mode
+from lsv_base.remote_code.references import find_code
+from lsv_base.untrusted.files import check_regular, read_text
 
 log = logging.getLogger(__name__)
 

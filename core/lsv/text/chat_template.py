@@ -22,9 +22,9 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from lsv.errors import BadRequest, CheckpointError
 from lsv.text.message_forms import MessageForms
-from lsv.untrusted.files import read_text
+from lsv_base.errors import BadRequest, CheckpointError
+from lsv_base.untrusted.files import read_text
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lsv.errors import BadRequest
+from lsv_base.errors import BadRequest
 
 
 def list_conversations(messages: Any) -> Sequence[Any]:

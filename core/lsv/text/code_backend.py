@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import tokenizers
 
-from lsv.errors import BadRequest, LsvError
-from lsv.processes.confinement.terms import Mode
-from lsv.remote_code.messages import Decode, Describe, Description, Encode
-from lsv.remote_code.process import CodeProcess
-from lsv.remote_code.references import check_code
+from lsv_base.errors import BadRequest, LsvError
+from lsv_base.processes.confinement.terms import Mode
+from lsv_base.remote_code.messages import Decode, Describe, Description, Encode
+from lsv_base.remote_code.process import CodeProcess
+from lsv_base.remote_code.references import check_code
 
 Backend = Any
 """``tokenizers.Tokenizer``, or what has its methods."""

@@ -11,10 +11,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from lsv.errors import CheckpointError
-from lsv.processes.lifeline import end_without_search
 from lsv.settings.caching import cache_root
-from lsv.untrusted.files import read_regular
+from lsv_base.errors import CheckpointError
+from lsv_base.processes.lifeline import end_without_search
+from lsv_base.untrusted.files import read_regular
 
 _SECONDS = 300.0
 

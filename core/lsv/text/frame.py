@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from lsv.errors import BadRequest
 from lsv.request.params import Side
+from lsv_base.errors import BadRequest
 
 _PROBES = ("a", "0", ".")
 """Texts that reveal where special tokens end and text begins. Several, because a vocabulary may lack some."""

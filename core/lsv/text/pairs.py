@@ -7,8 +7,8 @@ from typing import Any
 
 import tokenizers
 
-from lsv.errors import BadRequest
 from lsv.request.params import Side
+from lsv_base.errors import BadRequest
 
 
 def encode_pairs(

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias, TypedDict
 import msgspec
 
 from lsv.config import EngineConfig
-from lsv.errors import BadRequest
 from lsv.media.content_parts import NO_MARKS, Reference, convert_part, read_part, template_content
 from lsv.media.options import MediaOptions
 from lsv.media.service import OfflineMedia, open_offline
@@ -20,6 +19,7 @@ from lsv.request.prompt import Prompt
 from lsv.text.chats import check_chat_options, list_conversations
 from lsv.text.messages import Turn, order_results, template_role
 from lsv.text.tokenizer import Tokenizer
+from lsv_base.errors import BadRequest
 
 PromptInput: TypeAlias = "str | Sequence[int] | Mapping[str, Any]"
 """A text, token ids, or one of the mappings below."""

@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
-from lsv.errors import BadRequest
-from lsv.processes.confinement.terms import Mode, Terms
-from lsv.processes.side.main import Loaded, run
-from lsv.processes.side.pool import SidePool
-from lsv.processes.side.process import Broken, Kind
-from lsv.processes.side.turns import NOBODY, Owner
 from lsv.text.chat_template import ChatTemplates, ContentFormat, Message
+from lsv_base.errors import BadRequest
+from lsv_base.processes.confinement.terms import Mode, Terms
+from lsv_base.processes.side.main import Loaded, run
+from lsv_base.processes.side.pool import SidePool
+from lsv_base.processes.side.process import Broken, Kind
+from lsv_base.processes.side.turns import NOBODY, Owner
 
 _MODULE = "lsv.text.request_templates"
 _PROCESSES = 2

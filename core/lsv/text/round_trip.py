@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from lsv.errors import BadRequest
 from lsv.text.answer_parser import AnswerForm, AnswerParser, CallArguments, CallBegin, KnowsThoughts, Text, Thought
+from lsv_base.errors import BadRequest
 
 MakeParser = Callable[[AnswerForm], AnswerParser]
 Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]], bool], str]

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Container, Mapping
 from pathlib import Path
 
-from lsv.errors import ConfigError
 from lsv.text.chat_template import is_name
+from lsv_base.errors import ConfigError
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,6 @@ from typing import Any
 import tokenizers
 
 from lsv.config import EngineConfig
-from lsv.errors import BadRequest, CheckpointError, ConfigError
-from lsv.processes.confinement.terms import Mode
 from lsv.request.params import Side
 from lsv.resolve.recommended import read_recommended
 from lsv.text.added_tokens import NAMED, add_missing, merge_settings, text_of
@@ -27,6 +25,8 @@ from lsv.text.frame import Frame, find_frame
 from lsv.text.pairs import encode_pairs
 from lsv.text.shipped_templates import check_name, read_template
 from lsv.text.spelling import find_spelling
+from lsv_base.errors import BadRequest, CheckpointError, ConfigError
+from lsv_base.processes.confinement.terms import Mode
 
 log = logging.getLogger(__name__)
 

@@ -19,11 +19,11 @@ from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from lsv.config import Traces
-from lsv.errors import ConfigError
 from lsv.request.outputs import RequestRecord
 from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
-from lsv.version import __version__
+from lsv_base.errors import ConfigError
+from lsv_base.version import __version__
 
 _log = logging.getLogger(__name__)
 

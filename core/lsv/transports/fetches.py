@@ -11,12 +11,12 @@ from typing import NamedTuple
 import msgspec
 
 from lsv.config import EngineConfig
-from lsv.errors import BadRequest
 from lsv.kv.manager import KVManager
 from lsv.request.group import RequestGroup
 from lsv.request.request import Request
 from lsv.scheduler.outcome import OffloadCounts
 from lsv.transports.exchange import Exchange, TransferFailed
+from lsv_base.errors import BadRequest
 
 _log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from lsv.offers import KVTransportOffer
 from lsv.plugins.catalog import Catalog
 from lsv.transports import Site, Transport
 from lsv.transports.exchange import Exchange, Seat
-from lsv.untrusted.files import WEIGHTS, open_regular
-from lsv.version import __version__
+from lsv_base.untrusted.files import WEIGHTS, open_regular
+from lsv_base.version import __version__
 
 _FORMAT = "lsv-kv-contents-1"
 """Version of the layout of contents that this file knows of; to be changed where that changes within a release."""

@@ -16,9 +16,7 @@ from sanic import Request, Sanic
 from sanic.response import HTTPResponse
 
 from lsv.engine.client import Service
-from lsv.errors import ConfigError, ModelNotFound
 from lsv.text.request_templates import RequestTemplates
-from lsv.version import __version__
 from lsv_api.accounts.account import read_accounts
 from lsv_api.accounts.quotas import Quotas
 from lsv_api.contract import Route
@@ -32,6 +30,8 @@ from lsv_api.metrics.registry import Metrics
 from lsv_api.openapi import describe_api
 from lsv_api.options import ApiOptions
 from lsv_api.parsing import choose_parsing
+from lsv_base.errors import ConfigError, ModelNotFound
+from lsv_base.version import __version__
 
 SILENCE = 3600
 """Seconds without a byte in either direction after which Sanic cuts a request; its own default is 60."""

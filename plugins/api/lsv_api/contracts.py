@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lsv import plugins
-from lsv.errors import PluginError
 from lsv_api.contract import Contract, ContractOffer, Route
+from lsv_base.errors import PluginError
 
 _OWN = "api"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from lsv.errors import BadRequest
 from lsv.text.round_trip import Render
+from lsv_base.errors import BadRequest
 
 PARSER = "hermes"
 """The parser of calls in the described form."""

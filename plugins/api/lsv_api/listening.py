@@ -9,10 +9,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from lsv.errors import ConfigError
 from lsv_api.accounts.account import read_accounts
 from lsv_api.options import ApiOptions
 from lsv_api.parsing import check_parsers
+from lsv_base.errors import ConfigError
 
 BACKLOG = 2048
 

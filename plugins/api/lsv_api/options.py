@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from lsv.errors import ConfigError
-from lsv.processes.confinement.terms import Mode
 from lsv.settings.structured import enable_in_reasoning
 from lsv.text.chat_template import ContentFormat
 from lsv.text.shipped_templates import read_template
 from lsv_api.limits import Limits
 from lsv_api.prompt_log import PromptLog
+from lsv_base.errors import ConfigError
+from lsv_base.processes.confinement.terms import Mode
 
 
 class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +22,7 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     ``api_keys`` and ``accounts`` (a file of them) empty leave the server open; with them, ``protect_metrics`` asks for
     a key to read metrics and health, too. ``shared_prefix_cache`` lets accounts find each other's prefixes.
     ``admin_keys`` open the routes that are for the operator, as accounts marked so do. ``server_count`` is how many
-    processes serve. ``allowed_hosts`` are names the server may be called by, see ``lsv.processes.visitors``.
+    processes serve. ``allowed_hosts`` are names the server may be called by, see ``lsv_base.processes.visitors``.
     ``chat_template`` is the template's text, None for the tokenizer's own. ``content_format`` is how it gets contents,
     ``default_chat_template_kwargs`` what it gets where a request brings none. ``tool_call_parser`` and
     ``reasoning_parser`` are names of parsers, None for those that fit the template; ``tool_parser_plugin`` is a file

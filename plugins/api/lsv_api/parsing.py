@@ -11,7 +11,6 @@ import msgspec
 
 from lsv import plugins
 from lsv.config import EngineConfig
-from lsv.errors import BadRequest
 from lsv.offers import ReasoningParserOffer, ToolParserOffer
 from lsv.plugins.answer_parsers import find_parser
 from lsv.plugins.catalog import KINDS, Catalog
@@ -24,6 +23,7 @@ from lsv_api.call_grammars import JsonCallGrammar
 from lsv_api.described_tools import PARSER, DescribedTools, find_described
 from lsv_api.options import ApiOptions
 from lsv_api.schema_check import SchemaCheck
+from lsv_base.errors import BadRequest
 
 log = logging.getLogger("lsv.api")
 

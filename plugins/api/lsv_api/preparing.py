@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
-from lsv.processes.side.turns import Owner, Place, Turns
+from lsv_base.processes.side.turns import Owner, Place, Turns
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

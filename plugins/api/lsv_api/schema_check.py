@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from lsv.errors import BadRequest
 from lsv.grammars.grammar import GrammarBackend, Vocabulary
 from lsv.plugins.catalog import Catalog
 from lsv.plugins.grammars import find_backend
 from lsv.request.structured import StructuredOutputsParams
+from lsv_base.errors import BadRequest
 
 SECONDS = 2.0
 """Time limit of a check. A schema can take a second to compile, and a request may have hundreds."""

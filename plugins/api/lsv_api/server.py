@@ -14,7 +14,6 @@ from sanic import Sanic
 
 from lsv import plugins
 from lsv.engine.client import Client, Service
-from lsv.processes.output import print_line
 from lsv_api.app import create_app
 from lsv_api.contract import Contract
 from lsv_api.http.context import Api, Shared
@@ -22,6 +21,7 @@ from lsv_api.http.failures import log
 from lsv_api.http.protocol import Protocol, most_connections
 from lsv_api.listening import BACKLOG, address_of, listening, tls_context
 from lsv_api.options import ApiOptions
+from lsv_base.processes.output import print_line
 
 if TYPE_CHECKING:
     from sanic.server.async_server import AsyncioServer

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_bench.datasets import Conversation, Prompt, Sample
 
 _CHARACTERS = 4

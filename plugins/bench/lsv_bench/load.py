@@ -10,7 +10,7 @@ from typing import Any, Literal
 import httpx2
 import msgspec
 
-from lsv.errors import BadRequest, LsvError
+from lsv_base.errors import BadRequest, LsvError
 from lsv_bench.datasets import Conversation, Sample
 from lsv_bench.openai_api import headers, refusal
 

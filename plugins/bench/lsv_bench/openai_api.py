@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 
-from lsv.errors import BadRequest, LsvError, Unavailable
+from lsv_base.errors import BadRequest, LsvError, Unavailable
 
 _TIMEOUT = httpx2.Timeout(3600.0, connect=10.0)
 _CUT = "the connection to the server broke off before the answer was complete"

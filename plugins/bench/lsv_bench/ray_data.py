@@ -12,8 +12,8 @@ import ray
 import ray.data
 
 from lsv.config import EngineConfig
-from lsv.errors import ConfigError, StartError
 from lsv.settings import own_environment
+from lsv_base.errors import ConfigError, StartError
 from lsv_bench.datasets import Sample
 from lsv_bench.figures import Figures
 from lsv_bench.offline import Counts, rates

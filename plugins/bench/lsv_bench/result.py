@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_bench.figures import Figures, medians
 from lsv_bench.machine import Machine
 

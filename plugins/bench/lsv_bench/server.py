@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from lsv.errors import Unavailable
-from lsv.processes.output import Output
-from lsv.processes.process import Process
+from lsv_base.errors import Unavailable
+from lsv_base.processes.output import Output
+from lsv_base.processes.process import Process
 
 _LOOK_EVERY = 0.025
 """Seconds between looks at a server that starts: often enough for a tenth of a second, too rare to slow it down."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_bench.figures import Figures, spread
 from lsv_bench.load import LoadRun, Outcome
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from lsv.processes.ports import free_port
+from lsv_base.processes.ports import free_port
 from lsv_bench.figures import Figures
 from lsv_bench.memory import measure_memory
 from lsv_bench.openai_api import ApiClient

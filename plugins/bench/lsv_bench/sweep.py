@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from lsv.errors import ConfigError
 from lsv.settings import Declared, convert, dashed
+from lsv_base.errors import ConfigError
 from lsv_bench.result import Point
 
 Measured = Literal["serve", "latency", "throughput"]

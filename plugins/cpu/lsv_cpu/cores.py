@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_cpu.machine import Machine, parse_cores
 
 _UNBOUND = ("all", "nobind")

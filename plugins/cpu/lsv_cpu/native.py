@@ -15,10 +15,10 @@ from pathlib import Path
 
 import torch
 
-from lsv.errors import ConfigError
-from lsv.processes.building import BuildCache, explain, find_compilers, run, takes_flags
-from lsv.processes.folder import PrivateFolder
 from lsv.settings.caching import cache_root
+from lsv_base.errors import ConfigError
+from lsv_base.processes.building import BuildCache, explain, find_compilers, run, takes_flags
+from lsv_base.processes.folder import PrivateFolder
 from lsv_cpu.machine import Machine
 
 log = logging.getLogger(__name__)

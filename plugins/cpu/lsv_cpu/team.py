@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Set
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_cpu import native
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from lsv.capabilities import DeviceInfo
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_cuda.vendor import Vendor
 from lsv_runtime.devices.accelerator import MOST_TOKENS, Accelerator
 from lsv_runtime.devices.collectives import BackendCommunicator

@@ -11,10 +11,10 @@ from pathlib import Path
 from types import FrameType
 
 from lsv.cli.context import CommandContext
-from lsv.errors import ConfigError, Unavailable
-from lsv.processes.process import Process
 from lsv.settings import environment_with
 from lsv.settings.launchers import node_number
+from lsv_base.errors import ConfigError, Unavailable
+from lsv_base.processes.process import Process
 
 _OPTIONS = (
     "--trace=cuda,nvtx,osrt,cudnn,cublas", "--trace-fork-before-exec=true", "--cuda-graph-trace=node",

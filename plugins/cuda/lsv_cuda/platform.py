@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from lsv import settings
 from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import OptionValue
-from lsv.errors import ConfigError
 from lsv.platform import Platform
+from lsv_base.errors import ConfigError
 from lsv_cuda import datasheet
 from lsv_cuda.machine import Machine, capability, describe
 from lsv_cuda.makers import AMD, NVIDIA, Maker

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 
 QUESTIONS = Path(__file__).parent / "held_out_questions.jsonl"
 """A question a line, as ``lsv eval --questions`` reads it; ``category`` is its skill."""

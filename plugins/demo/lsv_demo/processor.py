@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from lsv.errors import BadRequest
 from lsv.media.processor import Content, Processed
 from lsv.request.media import Array, Media, Modality, Positions
+from lsv_base.errors import BadRequest
 from lsv_demo.senses.inputs import RATE, cut
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from lsv.config import OptionValue
-from lsv.errors import ConfigError
 from lsv.platform import Platform
 from lsv.settings.launchers import LaunchedRank
+from lsv_base.errors import ConfigError
 from lsv_runtime.devices.collectives import SERVED, BackendCommunicator, gloo_for, serve_store
 from lsv_runtime.devices.communicator import Communicator, Group
 from lsv_runtime.devices.device import Device

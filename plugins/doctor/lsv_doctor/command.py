@@ -11,10 +11,10 @@ from rich.text import Text
 
 from lsv.cli.context import JSON, CommandContext
 from lsv.config import Choices
-from lsv.errors import ConfigError
 from lsv.resolve.hardware import choose_platform
 from lsv.settings import Setting, Settings
 from lsv.settings.launchers import read_rank
+from lsv_base.errors import ConfigError
 from lsv_doctor import report
 from lsv_doctor.evaluate import Row, evaluate, write_csv
 from lsv_doctor.findings import Line, look

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lsv.config import OptionValue
-from lsv.errors import ConfigError, LsvError
 from lsv.platform import Platform
+from lsv_base.errors import ConfigError, LsvError
 from lsv_runtime.devices.device import Device
 from lsv_runtime.devices.opening import open_index
 

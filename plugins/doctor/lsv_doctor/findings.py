@@ -11,11 +11,11 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import NamedTuple
 
-from lsv.errors import LsvError
 from lsv.offers import PlatformOffer
 from lsv.plugins import Plugins
-from lsv.processes.confinement.probe import find_measures
 from lsv.resolve.hardware import explain_absence
+from lsv_base.errors import LsvError
+from lsv_base.processes.confinement.probe import find_measures
 from lsv_doctor import allocator, pace
 from lsv_doctor.models.release import PACKAGE, warn
 
@@ -116,7 +116,7 @@ def _confinement() -> Iterator[Line]:
     try:
         measures = find_measures()
     except LsvError as error:
-        fix = "find out why python -m lsv.processes.confinement.probe does not start"
+        fix = "find out why python -m lsv_base.processes.confinement.probe does not start"
         yield Line("confinement", error.message, False, fix)
     else:
         yield from (Line(f"confinement: {measure.name}", measure.found) for measure in measures)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from lsv.cli.context import JSON, CommandContext
-from lsv.errors import ConfigError
 from lsv.platform import Advice
 from lsv.resolve import resolve
 from lsv.resolve.hardware import load_platform
 from lsv.settings import Setting, Settings, dashed
+from lsv_base.errors import ConfigError
 from lsv_doctor.traffic import read_traffic
 
 _GIB, _MIB = 1 << 30, 1 << 20

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
-from lsv.errors import ConfigError
 from lsv.plugins import load
-from lsv.processes.lifeline import connect
 from lsv.resolve.hardware import load_platform
+from lsv_base.errors import ConfigError
+from lsv_base.processes.lifeline import connect
 from lsv_doctor.ranks import Measured, Order
 from lsv_runtime.devices.communicator import Communicator, Group
 from lsv_runtime.devices.device import Device

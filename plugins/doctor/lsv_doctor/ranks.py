@@ -10,10 +10,10 @@ from contextlib import ExitStack
 import msgspec
 
 from lsv.config import OptionValue
-from lsv.errors import LsvError
-from lsv.processes.child import Child
-from lsv.processes.folder import PrivateFolder
-from lsv.processes.output import Output
+from lsv_base.errors import LsvError
+from lsv_base.processes.child import Child
+from lsv_base.processes.folder import PrivateFolder
+from lsv_base.processes.output import Output
 
 _SECONDS = 120.0
 _PAUSE = 0.05

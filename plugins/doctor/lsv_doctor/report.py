@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
-from lsv.errors import ConfigError
 from lsv.offers import PlatformOffer
 from lsv.plugins import Plugins
 from lsv.resolve.hardware import explain_absence
 from lsv.settings import Settings, is_secret, variables
-from lsv.version import __version__
+from lsv_base.errors import ConfigError
+from lsv_base.version import __version__
 from lsv_doctor.findings import Line
 from lsv_doctor.secrets import Cleaner, hide
 

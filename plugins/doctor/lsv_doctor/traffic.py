@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from lsv.errors import ConfigError
 from lsv.platform import Traffic
+from lsv_base.errors import ConfigError
 
 
 def read_traffic(file: str) -> tuple[Traffic, ...]:

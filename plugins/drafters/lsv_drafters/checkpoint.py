@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.weights.checkpoint import CheckpointSource, SafetensorsSource
 from lsv_runtime.weights.pickled import PickledSource, pickled_files
 from lsv_runtime.weights.quantizer import LinearLayer, PlainLinear

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from lsv.config import Drafts, EngineConfig
-from lsv.errors import ConfigError
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.locate import read_config
+from lsv_base.errors import ConfigError
 from lsv_drafters.checkpoint import open_heads
 from lsv_drafters.choices import choices_behind, part
 from lsv_runtime.drafts.drafter import Draftable, Drafter, Site

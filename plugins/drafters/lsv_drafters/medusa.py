@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_drafters.checkpoint import Tensors, number
 from lsv_drafters.heads import Heads, HeadsDrafter
 from lsv_runtime.drafts.speculator import Choose, move_on

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lsv.config import Drafts
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_runtime.drafts.drafter import Draftable, Drafter
 
 _LONGEST, _SHORTEST = 5, 2

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lsv.config import Drafts
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_drafters.ngram import NgramIndex
 from lsv_runtime.drafts.drafter import Draftable, Drafter
 

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from lsv.errors import BadRequest
 from lsv.request import structural_tag as tags
 from lsv.request.structural_tag import Format
+from lsv_base.errors import BadRequest
 
 _ANY = "/(?s:.*)/"
 _ON_ONE_LINE = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 from lsv.capabilities import DeviceInfo
-from lsv.errors import ConfigError
-from lsv.processes.usage import GIB, written
+from lsv_base.errors import ConfigError
+from lsv_base.processes.usage import GIB, written
 from lsv_hpu import integers, selection
 from lsv_hpu.neural_compressor.calibration import Calibration
 from lsv_hpu.neural_compressor.files import read_config

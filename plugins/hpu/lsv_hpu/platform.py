@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from lsv.capabilities import Capabilities, DeviceInfo, Refusal
 from lsv.config import EngineConfig, OptionValue
-from lsv.errors import ConfigError
 from lsv.platform import Advice, Platform, Traffic
 from lsv.settings import export
+from lsv_base.errors import ConfigError
 from lsv_hpu.devices import Gaudi, Prober
 from lsv_hpu.settings import HpuOptions, read
 from lsv_runtime.devices.device import Device

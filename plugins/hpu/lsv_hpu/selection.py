@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_hpu.neural_compressor.calibration import Calibration
 from lsv_hpu.vendor_ops import VendorOps
 

@@ -8,9 +8,9 @@ from typing import Any, Literal
 import msgspec
 
 from lsv.config import EngineConfig, OptionValue
-from lsv.errors import ConfigError
 from lsv.settings import Setting, SettingType
 from lsv.settings.neutral import neutral
+from lsv_base.errors import ConfigError
 
 Strategy = Literal["exp", "lin", "pad"]
 STRATEGIES: Mapping[Strategy, str] = {"exp": "exponential", "lin": "linear", "pad": "padding-aware"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 
 _RECIPE = (
     "The Gaudi software needs the torch of its own image, and lsv needs version 1.23 or later: install lsv into "

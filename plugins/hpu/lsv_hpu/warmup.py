@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lsv.capabilities import Padding
-from lsv.errors import EngineDied
-from lsv.processes.usage import written
+from lsv_base.errors import EngineDied
+from lsv_base.processes.usage import written
 from lsv_hpu.buckets.choice import choose_sizes
 from lsv_hpu.buckets.table import DECODE, PROMPT, Buckets
 from lsv_hpu.settings import HpuOptions

@@ -10,9 +10,9 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from lsv.errors import ConfigError
 from lsv.settings.cluster_key import read_cluster_key
 from lsv.transports import Site, Transport
+from lsv_base.errors import ConfigError
 from lsv_kv_offload import form
 from lsv_kv_offload.bound import SizeBound
 

@@ -9,10 +9,10 @@ import threading
 import time
 from collections.abc import Sequence
 
-from lsv.errors import ConfigError
 from lsv.processes.nodes.door import Door, Guest, listen
 from lsv.processes.nodes.handshake import FETCHING
 from lsv.transports.exchange import Seat, join_address
+from lsv_base.errors import ConfigError
 from lsv_kv_offload import nearby
 from lsv_kv_offload.coming import PATIENCE, Coming
 from lsv_kv_offload.files import FileTransport

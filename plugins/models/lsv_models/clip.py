@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.nn.encoder import Runs, SelfAttention
 from lsv_runtime.nn.keys import Keys
 from lsv_runtime.nn.mlp import FeedForward

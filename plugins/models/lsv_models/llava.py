@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.clip import Tower, TowerConfig
 from lsv_models.llama import LlamaLayer
 from lsv_models.qwen2 import Qwen2Layer

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import nn
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.qwen2_vl import Qwen2VL, Qwen2VLEncoder, VisionConfig, VisionState, patch_places
 from lsv_runtime.nn.config import DecoderConfig
 from lsv_runtime.nn.encoder import Rotate, Runs, SelfAttention

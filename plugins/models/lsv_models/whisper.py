@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv.errors import CheckpointError, ConfigError
+from lsv_base.errors import CheckpointError, ConfigError
 from lsv_runtime.nn.attention import Attention, CrossAttention
 from lsv_runtime.nn.embed import Embed, Head
 from lsv_runtime.nn.encoder import Runs, SelfAttention

@@ -14,9 +14,9 @@ import msgspec
 import numpy as np
 from PIL import Image
 
-from lsv.errors import BadRequest, RequestFailed
 from lsv.media.options import Limits
 from lsv.settings.caching import cache_root
+from lsv_base.errors import BadRequest, RequestFailed
 from lsv_multimodal.decoding.audio import decode_audio
 from lsv_multimodal.decoding.containers import opened
 from lsv_multimodal.decoding.video import decode_video

@@ -14,7 +14,6 @@ import numpy as np
 from PIL import Image as PilImage
 
 from lsv.config import EngineConfig
-from lsv.errors import BadRequest
 from lsv.media.content_parts import Reference, refusal
 from lsv.media.families import find_processor, load_placement
 from lsv.media.items import Encoded, Prepared
@@ -25,6 +24,7 @@ from lsv.plugins.catalog import Catalog
 from lsv.request.media import EMBEDDINGS, Array, Modality
 from lsv.request.prompt import Prompt
 from lsv.resolve.locate import language_of, read_config
+from lsv_base.errors import BadRequest
 from lsv_multimodal.decoding.audio import mix_audio
 from lsv_multimodal.decoding.frames import DEFAULT_FPS
 from lsv_multimodal.decoding.images import check_size, pixels_of

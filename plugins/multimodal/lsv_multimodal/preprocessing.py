@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 
 from lsv.config import EngineConfig
-from lsv.errors import BadRequest
 from lsv.media.families import find_processor, load_processor
 from lsv.media.items import AudioChunk, Encoded, Prepared
 from lsv.media.options import Limits, check_decoded
@@ -23,7 +22,8 @@ from lsv.media.processor import SOUND, Audio, Content, Image, Resizing, Video
 from lsv.plugins.catalog import Catalog
 from lsv.request.media import Modality
 from lsv.resolve.locate import read_config
-from lsv.untrusted.files import read_text
+from lsv_base.errors import BadRequest
+from lsv_base.untrusted.files import read_text
 from lsv_multimodal.chunking import split_audio
 from lsv_multimodal.decoding.frames import SAMPLING
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from lsv.errors import BadRequest, ConfigError
 from lsv.request.adapter import Adapter, LoRARequest
 from lsv.request.params import PoolingParams, SamplingParams
+from lsv_base.errors import BadRequest, ConfigError
 
 Params = TypeVar("Params", SamplingParams, PoolingParams)
 

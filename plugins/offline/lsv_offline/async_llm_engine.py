@@ -13,7 +13,6 @@ from lsv.engine.orders.adapters import LoadAdapter
 from lsv.engine.orders.sleep import Sleep, WakeUp
 from lsv.engine.parts.profiles import StartProfile, StopProfile
 from lsv.engine.replicas.supervisors import Supervisors
-from lsv.errors import BadRequest, ConfigError, EngineDied, LsvError
 from lsv.media.options import MediaOptions
 from lsv.plugins import Plugins
 from lsv.request.adapter import LoRARequest
@@ -24,6 +23,7 @@ from lsv.resolve import resolve
 from lsv.settings import Settings
 from lsv.text.prompts import PromptInput, PromptReader
 from lsv.text.tokenizer import Tokenizer
+from lsv_base.errors import BadRequest, ConfigError, EngineDied, LsvError
 from lsv_offline.arguments import AskedAdapters, check_kind, list_adapters, refuse_loggers, refuse_prompt_adapter
 from lsv_offline.configs import DecodingConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from lsv_offline.generation import Generation

@@ -7,12 +7,12 @@ import msgspec
 from lsv.engine.answers import Answers
 from lsv.engine.client_base import read_vector
 from lsv.engine.messages import Update
-from lsv.errors import LsvError
 from lsv.request.encoded import encoded_ids
 from lsv.request.output_kind import RequestOutputKind
 from lsv.request.outputs import CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, RequestOutput, by_token
 from lsv.request.params import SamplingParams
 from lsv.request.spec import RequestSpec
+from lsv_base.errors import LsvError
 
 
 class Generation:

@@ -15,11 +15,11 @@ from lsv.engine.executor import Executor
 from lsv.engine.messages import Adapters, Asleep, Stats, Submit, Update
 from lsv.engine.orders.order import Order
 from lsv.engine.stream import OutputStream
-from lsv.errors import BadRequest, EngineDied, LsvError
 from lsv.plugins import Plugins
 from lsv.request.outputs import Chunk
 from lsv.request.spec import RequestSpec
 from lsv.text.tokenizer import Tokenizer
+from lsv_base.errors import BadRequest, EngineDied, LsvError
 
 _PAUSE = 0.001
 """Seconds between looks at what an order has begun."""

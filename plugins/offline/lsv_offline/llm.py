@@ -18,12 +18,10 @@ from lsv.engine.engine import Engine
 from lsv.engine.messages import Stats
 from lsv.engine.orders.order import ResetPrefixCache
 from lsv.engine.stats_log import describe_state
-from lsv.errors import ConfigError
 from lsv.media.options import MediaOptions
 from lsv.plugins import Plugins
 from lsv.plugins.logits_processors import name_processors
 from lsv.plugins.logs import adopt_call_recording
-from lsv.processes import heap
 from lsv.request.adapter import LoRARequest
 from lsv.request.outputs import CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, Logprob, RequestOutput
 from lsv.request.params import PoolingParams, SamplingParams
@@ -32,6 +30,8 @@ from lsv.settings.elsewhere import NEUTRAL_OFFLINE
 from lsv.settings.spelling import suggest
 from lsv.text.prompts import PromptInput, PromptReader, list_prompts
 from lsv.text.tokenizer import Tokenizer, open_tokenizer
+from lsv_base.errors import ConfigError
+from lsv_base.processes import heap
 from lsv_offline.arguments import (
     check_kind,
     list_adapters,

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 from lsv.engine.orders.adapters import LoadAdapter
-from lsv.errors import BadRequest
 from lsv.request.adapter import LoRARequest
 from lsv.request.outputs import EmbeddingRequestOutput, RequestOutput
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv.text.prompts import PromptInput, PromptReader
+from lsv_base.errors import BadRequest
 from lsv_offline.arguments import AskedAdapters, check_kind, list_adapters, refuse_prompt_adapter
 from lsv_offline.generation import Generation, vector_output
 from lsv_offline.inline_client import InlineClient, StepOutput

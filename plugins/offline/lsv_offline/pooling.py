@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from lsv.errors import BadRequest
 from lsv.request.adapter import LoRARequest
 from lsv.request.outputs import (
     ClassificationOutput,
@@ -23,6 +22,7 @@ from lsv.request.params import PoolingParams
 from lsv.request.pooling import Pooler, PoolingTask
 from lsv.request.prompt import Prompt
 from lsv.text.prompts import PromptInput, list_prompts
+from lsv_base.errors import BadRequest
 from lsv_offline.arguments import list_params, list_texts, refuse_adapter, refuse_prompt_adapter
 from lsv_offline.llm_engine import LLMEngine, Output
 from lsv_offline.progress import Progress

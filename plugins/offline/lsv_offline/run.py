@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from lsv.cli.context import CommandContext
 from lsv.cli.conversation import NO_QUESTION, Answer, Conversation, Message, choose_question, converse
 from lsv.cli.questions import is_interactive
-from lsv.errors import ConfigError
 from lsv.request.outputs import RequestOutput
 from lsv.request.params import SamplingParams
 from lsv.settings import Setting
+from lsv_base.errors import ConfigError
 
 if TYPE_CHECKING:
     from lsv_offline.llm import LLM

@@ -12,8 +12,8 @@ from typing import Any
 
 from lsv.config import EngineConfig, Fit
 from lsv.engine.executor import Executor, ReportProgress
-from lsv.processes.orders import WorkerOrder, name_of
 from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
+from lsv_base.processes.orders import WorkerOrder, name_of
 
 PID = 1
 """The process that a trace shows the engine as."""

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from lsv.untrusted.files import read_text
+from lsv_base.untrusted.files import read_text
 
 POINTER = "gguf.json"
 PROJECTORS = "*mmproj*.gguf"

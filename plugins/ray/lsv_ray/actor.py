@@ -12,8 +12,8 @@ import ray
 from lsv.plugins.logs import record_calls_if_asked
 from lsv.processes.nodes.handshake import introduce
 from lsv.processes.nodes.reaching import prepare
-from lsv.processes.outlet import unblock_output
 from lsv.settings.host_ip import read_host_ip
+from lsv_base.processes.outlet import unblock_output
 
 _HELLO_SECONDS = 60.0
 

@@ -13,11 +13,11 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from lsv.config import EngineConfig
-from lsv.errors import ConfigError, StartError
 from lsv.offers import PlatformOffer
 from lsv.plugins.catalog import Catalog
 from lsv.settings import own_environment
 from lsv.settings.host_ip import read_host_ip
+from lsv_base.errors import ConfigError, StartError
 
 _NSIGHT = {"t": "cuda,nvtx,osrt,cudnn,cublas", "o": "'worker_%p'", "cuda-graph-trace": "node"}
 """Options of ``nsys profile``, as Ray wants them."""

@@ -13,9 +13,9 @@ from typing import Any
 import ray
 
 from lsv.config import EngineConfig
-from lsv.errors import EngineDied, StartError
 from lsv.plugins.catalog import Catalog
 from lsv.processes.nodes.door import Door, listen
+from lsv_base.errors import EngineDied, StartError
 from lsv_ray.actor import RankActor
 from lsv_ray.cluster import SHARE_OF_WAIT, Cluster, Placed, needs
 from lsv_runtime.devices.collectives import serve_store

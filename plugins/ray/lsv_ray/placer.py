@@ -5,8 +5,8 @@ from __future__ import annotations
 import ray
 
 from lsv.config import EngineConfig
-from lsv.errors import EngineDied
 from lsv.plugins.catalog import Catalog
+from lsv_base.errors import EngineDied
 from lsv_ray.actor import ReplicaActor
 from lsv_ray.cluster import SHARE_OF_WAIT, Cluster, Placed, needs
 

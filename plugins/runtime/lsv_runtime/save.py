@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from lsv.cli.context import CommandContext
-from lsv.errors import ConfigError
 from lsv.settings import Setting
+from lsv_base.errors import ConfigError
 
 SAVE_SETTINGS = (
     Setting(name="output", short=("-o",), help="the folder that is written", scope="all"),

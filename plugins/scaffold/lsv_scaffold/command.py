@@ -9,8 +9,8 @@ from pathlib import Path
 from string import Template
 
 from lsv.cli.context import CommandContext
-from lsv.errors import ConfigError
 from lsv.settings import Setting
+from lsv_base.errors import ConfigError
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _USAGE = {

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lsv.errors import ConfigError, PluginError
 from lsv.offers import (
     AttentionOffer,
     CheckpointOffer,
@@ -31,6 +30,7 @@ from lsv.offers import (
 )
 from lsv.plugins import GROUP, Origin, Plugins, manifest
 from lsv.plugins.catalog import KINDS, Catalog
+from lsv_base.errors import ConfigError, PluginError
 
 _ONLINE_TOLERANCE = 0.3
 """Largest relative error of an online quantiser that still counts as one; a broken one is off by more than 1."""

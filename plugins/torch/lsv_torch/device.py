@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from lsv.capabilities import DeviceInfo
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_runtime.devices.device import Budget, Device, Memory
 
 _GIB = 1 << 30

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import OptionValue
-from lsv.errors import ConfigError
 from lsv.platform import Platform
+from lsv_base.errors import ConfigError
 from lsv_runtime.devices.device import Device
 from lsv_torch import machine
 

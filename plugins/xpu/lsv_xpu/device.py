@@ -9,7 +9,7 @@ import torch
 
 from lsv.capabilities import DeviceInfo
 from lsv.config import OptionValue
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_runtime.devices.accelerator import MOST_TOKENS, Accelerator, first_line
 from lsv_runtime.devices.collectives import BackendCommunicator
 from lsv_runtime.devices.communicator import Communicator, Group

@@ -9,7 +9,7 @@ from enum import Enum
 import msgspec
 
 from lsv.capabilities import DeviceInfo
-from lsv.errors import suggestion
+from lsv_base.errors import suggestion
 
 _GIB = 1 << 30
 

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from lsv.config import OptionValue
-from lsv.errors import ConfigError
 from lsv.settings import environment_with, export
+from lsv_base.errors import ConfigError
 from lsv_runtime.devices.collectives import SERVED
 from lsv_runtime.devices.communicator import Group
 from lsv_xpu import oneccl

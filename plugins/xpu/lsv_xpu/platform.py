@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from lsv.capabilities import Capabilities, DeviceInfo, Refusal
 from lsv.config import EngineConfig, OptionValue
-from lsv.errors import ConfigError
 from lsv.platform import Advice, Platform, Traffic
 from lsv.settings import export
+from lsv_base.errors import ConfigError
 from lsv_runtime.devices.device import Device
 from lsv_xpu import libraries
 from lsv_xpu.devices_table import LACKS, LARGEST_ALLOCATION, Family, family_of, model_of

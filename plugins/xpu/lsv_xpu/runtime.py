@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from lsv.errors import ConfigError
-from lsv.processes.output import Output
-from lsv.processes.process import Process
+from lsv_base.errors import ConfigError
+from lsv_base.processes.output import Output
+from lsv_base.processes.process import Process
 from lsv_runtime.devices.communicator import Group
 from lsv_xpu.probe import INSTALL_TORCH
 

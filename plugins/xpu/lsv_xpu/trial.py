@@ -6,8 +6,8 @@ import sys
 
 import torch
 
-from lsv.errors import ConfigError
-from lsv.processes.lifeline import die_with
+from lsv_base.errors import ConfigError
+from lsv_base.processes.lifeline import die_with
 from lsv_runtime.devices.collectives import BackendCommunicator
 from lsv_runtime.devices.communicator import Communicator, Group
 from lsv_xpu.runtime import TorchXpu

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from lsv.adapters.registry import resolve
 from lsv.config import AdapterOptions
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.adapters.checkpoint import read_adapter
 
 MODULE = "base_model.model.model.layers.0.self_attn.q_proj"

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from lsv import BeamSearchParams
-from lsv.errors import BadRequest
 from lsv.request.params import SamplingParams
 from lsv.request.structured import StructuredOutputsParams
+from lsv_base.errors import BadRequest
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from lsv.beams.rounds import BeamSearches
 from lsv.beams.search import Beam, BeamSearch, likeliest_of
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Start, Submit, Update
-from lsv.errors import BadRequest, EngineDied
 from lsv.request.params import SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.request import FinishReason
 from lsv.scheduler.policy import Fcfs
+from lsv_base.errors import BadRequest, EngineDied
 from lsv_testing.fakes import tokens as fake_tokens
 from lsv_testing.fakes.clock import FakeClock
 from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config, part_of

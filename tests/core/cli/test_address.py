@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lsv.cli.address import server_address
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import pytest
 from lsv import __version__, hookimpl
 from lsv.cli import main
 from lsv.cli.context import CommandContext, choose_plugins
-from lsv.errors import ConfigError, PluginError
 from lsv.offers import CommandOffer
 from lsv.plugins import ESSENTIAL
 from lsv.settings import Setting, options
+from lsv_base.errors import ConfigError, PluginError
 from lsv_doctor import command as doctor
 from lsv_scaffold import command as new
 from lsv_testing.plugins import plugins_of, write_distribution

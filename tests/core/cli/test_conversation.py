@@ -12,10 +12,10 @@ from lsv.cli import conversation as conversations
 from lsv.cli import main
 from lsv.cli.conversation import Conversation, Message, converse
 from lsv.engine.engine import Engine
-from lsv.errors import ConfigError, Unavailable
 from lsv.request.params import SamplingParams
 from lsv.scheduler.policy import Fcfs
 from lsv.settings.caching import cache_root
+from lsv_base.errors import ConfigError, Unavailable
 from lsv_offline.llm import LLM
 from lsv_offline.run import answerer
 from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config

@@ -18,13 +18,13 @@ from lsv.engine.orders.order import Order
 from lsv.engine.parts.adapters import AdaptersPart
 from lsv.engine.parts.sleep import SleepPart
 from lsv.engine.parts.transfers import TransfersPart
-from lsv.errors import BadRequest, CheckpointError, ModelNotFound, NotYet, Unavailable
-from lsv.processes.orders import WorkerOrder
 from lsv.request.group import RequestGroup
 from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason
 from lsv.scheduler.outcome import AdapterRequests
 from lsv.scheduler.policy import Fcfs
+from lsv_base.errors import BadRequest, CheckpointError, ModelNotFound, NotYet, Unavailable
+from lsv_base.processes.orders import WorkerOrder
 from lsv_testing.fakes.clock import FakeClock
 from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config, part_of
 from lsv_testing.fakes.requests import make_spec

@@ -7,11 +7,11 @@ import pytest
 
 from lsv.engine import admission
 from lsv.engine.admission import Admission, check_media_size, make_submit
-from lsv.errors import BadRequest, ContextTooLong
 from lsv.request.media import Array, Media
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
+from lsv_base.errors import BadRequest, ContextTooLong
 from lsv_testing.fakes.requests import make_spec
 from lsv_testing.fakes.text import letters
 

@@ -15,17 +15,17 @@ from lsv.engine.engine import Engine
 from lsv.engine.mailbox import Mailbox, merge
 from lsv.engine.messages import Start, Update
 from lsv.engine.stream import Candidate, OutputStream
-from lsv.errors import BadRequest, EngineDied, Overloaded, RequestFailed
 from lsv.offers import LogitsProcessorOffer
 from lsv.plugins import Plugins
-from lsv.processes import wire
-from lsv.processes.wire import FrameReader, encode_frame
 from lsv.request.outputs import GAP_BOUNDS, Gaps, RequestRecord, Timings
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.request import FinishReason
 from lsv.scheduler.plan import Logprobs
 from lsv.scheduler.policy import Fcfs
 from lsv.text.tokenizer import Tokenizer
+from lsv_base.errors import BadRequest, EngineDied, Overloaded, RequestFailed
+from lsv_base.processes import wire
+from lsv_base.processes.wire import FrameReader, encode_frame
 from lsv_offline.inline_client import InlineClient
 from lsv_testing.fakes.clock import FakeClock
 from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config

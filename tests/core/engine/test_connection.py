@@ -9,7 +9,7 @@ import pytest
 
 from lsv.engine.connection import Connection
 from lsv.engine.messages import EngineMessage, Stats, Tokens, Update
-from lsv.processes.wire import FrameReader
+from lsv_base.processes.wire import FrameReader
 
 
 @pytest.fixture

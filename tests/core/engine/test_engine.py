@@ -13,13 +13,13 @@ from lsv.engine.messages import Finish, Start, Submit, Update
 from lsv.engine.open_requests import make_group, make_refusal, make_update
 from lsv.engine.parts.adapters import AdaptersPart
 from lsv.engine.parts.transfers import TransfersPart
-from lsv.errors import BadRequest, EngineDied, LsvError, Overloaded, RequestFailed, from_record
 from lsv.grammars.guide import Guide
 from lsv.request.params import NO_TOKEN_LEFT, SamplingParams
 from lsv.request.request import FinishReason
 from lsv.scheduler.outcome import Outcome
 from lsv.scheduler.plan import StepResult
 from lsv.scheduler.policy import Fcfs
+from lsv_base.errors import BadRequest, EngineDied, LsvError, Overloaded, RequestFailed, from_record
 from lsv_testing.fakes import tokens as fake_tokens
 from lsv_testing.fakes.clock import FakeClock
 from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config, part_of

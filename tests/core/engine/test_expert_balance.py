@@ -12,10 +12,10 @@ from lsv.config import ExpertOptions, Topology
 from lsv.engine.engine import Engine
 from lsv.engine.executor import BalanceExperts, CountExperts
 from lsv.engine.messages import ExpertCounts, Submit
-from lsv.errors import EngineDied
-from lsv.processes.orders import WorkerOrder
 from lsv.request.params import SamplingParams
 from lsv.scheduler.policy import Fcfs
+from lsv_base.errors import EngineDied
+from lsv_base.processes.orders import WorkerOrder
 from lsv_testing.fakes.clock import FakeClock
 from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config
 from lsv_testing.fakes.requests import make_spec

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 from lsv.engine.supervision.gang import Gang
-from lsv.errors import ConfigError, EngineDied, LsvError
+from lsv_base.errors import ConfigError, EngineDied, LsvError
 
 SOON = 20.0
 BECAUSE = "replica {} is gone, with which this one shares experts: {}"

@@ -14,9 +14,9 @@ from lsv.engine.loop import EngineLoop
 from lsv.engine.messages import Abort, Control, Controlled, EngineMessage, Hello
 from lsv.engine.orders.order import ResetPrefixCache
 from lsv.engine.parts.profiles import StopProfile
-from lsv.processes.orders import encode_order
-from lsv.processes.wire import FrameReader, encode_frame
 from lsv.scheduler.policy import Fcfs
+from lsv_base.processes.orders import encode_order
+from lsv_base.processes.wire import FrameReader, encode_frame
 from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config
 
 

@@ -13,11 +13,11 @@ from lsv.engine.orders.order import Handler, Order
 from lsv.engine.orders.orders import Orders
 from lsv.engine.orders.sleep import Sleep, WakeUp
 from lsv.engine.parts.sleep import SleepPart
-from lsv.errors import BadRequest, PluginError, Unavailable
-from lsv.processes.orders import encode_order
 from lsv.request.params import SamplingParams
 from lsv.scheduler.policy import Fcfs
 from lsv.text.tokenizer import Tokenizer
+from lsv_base.errors import BadRequest, PluginError, Unavailable
+from lsv_base.processes.orders import encode_order
 from lsv_offline.inline_client import InlineClient
 from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config, part_of
 from lsv_testing.fakes.requests import make_spec

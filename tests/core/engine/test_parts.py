@@ -15,12 +15,12 @@ from lsv.engine.orders.order import Handler, Order
 from lsv.engine.parts import Parts
 from lsv.engine.parts.made import make_parts
 from lsv.engine.parts.part import Host, Part, overriding
-from lsv.errors import BadRequest, LsvError, PluginError, RequestFailed, Unavailable
 from lsv.offers import PartOffer
 from lsv.plugins.catalog import Catalog
 from lsv.request.group import RequestGroup
 from lsv.request.params import SamplingParams
 from lsv.scheduler.policy import Fcfs
+from lsv_base.errors import BadRequest, LsvError, PluginError, RequestFailed, Unavailable
 from lsv_testing.fakes.clock import FakeClock
 from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config
 from lsv_testing.fakes.requests import make_spec

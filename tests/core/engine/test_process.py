@@ -26,16 +26,16 @@ from lsv.engine.orders.order import Drain, ResetPrefixCache
 from lsv.engine.orders.sleep import Sleep, WakeUp
 from lsv.engine.socket_client import SocketClient
 from lsv.engine.supervision.supervisor import RestartPolicy, Supervisor
-from lsv.errors import BadRequest, ConfigError, EngineDied, PluginError, RequestFailed, Unavailable
-from lsv.processes.folder import PrivateFolder
-from lsv.processes.orders import encode_order
-from lsv.processes.wire import encode_frame
 from lsv.request.media import Array, Media
 from lsv.request.outputs import Chunk, RequestRecord
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
+from lsv_base.errors import BadRequest, ConfigError, EngineDied, PluginError, RequestFailed, Unavailable
+from lsv_base.processes.folder import PrivateFolder
+from lsv_base.processes.orders import encode_order
+from lsv_base.processes.wire import encode_frame
 from lsv_testing.fakes import tokens as fake_tokens
 from lsv_testing.fakes.engine import engine_config, install_plugin
 from lsv_testing.fakes.requests import make_request, make_spec

@@ -11,7 +11,6 @@ from lsv.engine.engine import Engine
 from lsv.engine.messages import ClientMessage
 from lsv.engine.parts.transfers import TransfersPart
 from lsv.grammars.guide import Guide
-from lsv.processes.wire import FrameReader, encode_frame
 from lsv.request.group import RequestGroup
 from lsv.request.media import Array, Media, Positions, keep_apart
 from lsv.request.params import PoolingParams, SamplingParams
@@ -20,6 +19,7 @@ from lsv.request.request import Request
 from lsv.request.spec import RequestSpec
 from lsv.request.thinking import Thinking
 from lsv.scheduler.policy import Fcfs
+from lsv_base.processes.wire import FrameReader, encode_frame
 from lsv_offline.inline_client import InlineClient
 from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config, part_of
 from lsv_testing.fakes.text import letters

@@ -11,11 +11,11 @@ import pytest
 from lsv.engine.messages import ClientMessage, Submit
 from lsv.engine.sharing import LEAST, share_media, shared_media
 from lsv.media.shared import SUPPORTED, SharedMemory, read_data
-from lsv.processes.wire import FrameReader, encode_frame
 from lsv.request.media import Array, Media, Stored
 from lsv.request.params import SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
+from lsv_base.processes.wire import FrameReader, encode_frame
 from suite.files import nothing_left_open
 
 pytestmark = pytest.mark.skipif(not SUPPORTED, reason="this system has no memfd_create")

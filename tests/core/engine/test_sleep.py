@@ -14,10 +14,10 @@ from lsv.engine.orders.order import Order
 from lsv.engine.orders.orders import Orders
 from lsv.engine.orders.sleep import Sleep, WakeUp
 from lsv.engine.parts.sleep import SleepPart
-from lsv.errors import BadRequest, Unavailable
-from lsv.processes.orders import WorkerOrder, encode_order
 from lsv.request.params import SamplingParams
 from lsv.scheduler.policy import Fcfs
+from lsv_base.errors import BadRequest, Unavailable
+from lsv_base.processes.orders import WorkerOrder, encode_order
 from lsv_testing.fakes.clock import FakeClock
 from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config, part_of
 from lsv_testing.fakes.requests import make_spec

@@ -22,11 +22,11 @@ from lsv.engine.supervision import state, supervisor
 from lsv.engine.supervision.silence import Silence
 from lsv.engine.supervision.state import Supervision
 from lsv.engine.supervision.supervisor import RestartPolicy, Supervisor
-from lsv.errors import ConfigError, EngineDied, LsvError, Overloaded
-from lsv.processes.wire import encode_frame
 from lsv.request.params import SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
+from lsv_base.errors import ConfigError, EngineDied, LsvError, Overloaded
+from lsv_base.processes.wire import encode_frame
 from lsv_testing.fakes import tokens as fake_tokens
 from lsv_testing.fakes.engine import engine_config, install_plugin
 from lsv_testing.fakes.requests import make_spec

@@ -12,9 +12,9 @@ from typing import Any
 from lsv.engine.engine import Engine
 from lsv.engine.loop import EngineLoop
 from lsv.engine.messages import Beat, Boot
-from lsv.errors import LsvError
-from lsv.processes.peer import Peer
 from lsv.scheduler.policy import Fcfs
+from lsv_base.errors import LsvError
+from lsv_base.processes.peer import Peer
 from lsv_testing.fakes.engine import FakeExecutor, core_parts
 
 _KILL_SECONDS = 10.0

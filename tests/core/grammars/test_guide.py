@@ -11,7 +11,6 @@ import pytest
 from lsv.config import Choices
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Finish, Submit, Update
-from lsv.errors import BadRequest, ConfigError, LsvError, from_record
 from lsv.grammars.compiler import GrammarCompiler
 from lsv.grammars.guide import Guide
 from lsv.offers import GrammarOffer
@@ -20,6 +19,7 @@ from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason
 from lsv.request.structured import StructuredOutputsParams
 from lsv.scheduler.policy import Fcfs
+from lsv_base.errors import BadRequest, ConfigError, LsvError, from_record
 from lsv_testing.catalog import catalog_of
 from lsv_testing.fakes.clock import FakeClock
 from lsv_testing.fakes.engine import FakeExecutor, engine_config

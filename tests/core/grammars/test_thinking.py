@@ -10,7 +10,6 @@ import pytest
 
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Submit, Update
-from lsv.errors import BadRequest
 from lsv.grammars.grammar import Vocabulary, rewindable
 from lsv.grammars.guide import Guide
 from lsv.grammars.thinking import Anything, ThinkingMatcher
@@ -20,6 +19,7 @@ from lsv.request.request import FinishReason
 from lsv.request.structured import StructuredOutputsParams
 from lsv.request.thinking import Thinking
 from lsv.scheduler.policy import Fcfs
+from lsv_base.errors import BadRequest
 from lsv_testing.fakes.clock import FakeClock
 from lsv_testing.fakes.engine import FakeExecutor, engine_config
 from lsv_testing.fakes.requests import make_spec

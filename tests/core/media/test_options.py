@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from lsv.errors import ConfigError
 from lsv.media.options import Limits, MediaOptions
 from lsv.settings import Declared, gather, options
 from lsv.settings.flags import parse
 from lsv.text.chat_template import ChatTemplates
+from lsv_base.errors import ConfigError
 
 DECLARED = Declared(options.for_scope("serve"))
 

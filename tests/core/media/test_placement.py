@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from lsv.errors import BadRequest
 from lsv.media.content_parts import Reference, template_content
 from lsv.media.items import Prepared
 from lsv.media.placement import marks_of, place, spell
 from lsv.media.processor import Processed
 from lsv.request.media import Media, Positions
+from lsv_base.errors import BadRequest
 
 
 class Family:

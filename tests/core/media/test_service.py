@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lsv.errors import ConfigError, PluginError
 from lsv.media.options import MediaOptions
 from lsv.media.service import open_offline, open_service
 from lsv.offers import MediaOffer, ModelOffer, ProcessorOffer
+from lsv_base.errors import ConfigError, PluginError
 from lsv_testing.catalog import catalog_of
 from lsv_testing.fakes.client import fake_config
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from lsv import plugins
-from lsv.errors import ConfigError
 from lsv.offers import ReasoningParserOffer, ToolParserOffer
 from lsv.plugins.answer_parsers import choose_parser, find_parser
 from lsv.plugins.catalog import Catalog
 from lsv.text.shipped_templates import read_template
+from lsv_base.errors import ConfigError
 
 LLAMA = "LlamaForCausalLM"
 

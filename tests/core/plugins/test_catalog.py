@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from lsv import hookimpl
-from lsv.errors import ConfigError, PluginError
 from lsv.offers import KernelOffer, ModelOffer, PolicyOffer
 from lsv.plugins import Plugins
+from lsv_base.errors import ConfigError, PluginError
 from lsv_testing.plugins import plugins_of
 
 

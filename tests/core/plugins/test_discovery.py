@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lsv.errors import ConfigError, PluginError
 from lsv.offers import ModelOffer, PolicyOffer
 from lsv.plugins import ESSENTIAL, Plugins, load, manifest
 from lsv.settings import Setting
+from lsv_base.errors import ConfigError, PluginError
 from lsv_testing.plugins import Finding, check_folder, check_plugin, write_distribution
 
 GOOD = """

@@ -11,7 +11,6 @@ import pytest
 from lsv import hookimpl
 from lsv.config import Choices
 from lsv.engine.guarded_policy import GuardedPolicy
-from lsv.errors import ConfigError
 from lsv.offers import CheckpointOffer, KernelOffer, ModelOffer, OpSpec, PlatformOffer
 from lsv.plugins import guard, load, manifest
 from lsv.plugins.typed import check_types
@@ -19,6 +18,7 @@ from lsv.resolve.hardware import choose_platform
 from lsv.scheduler.budget import StepCosts
 from lsv.scheduler.policy import Priority
 from lsv.settings import Setting
+from lsv_base.errors import ConfigError
 from lsv_testing.plugins import plugins_of, write_distribution
 
 

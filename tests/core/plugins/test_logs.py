@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from lsv import plugins
-from lsv.errors import ConfigError
 from lsv.plugins import logs
-from lsv.processes.logs import apply_file
 from lsv.settings import Declared, Given, Settings, gather, options
+from lsv_base.errors import ConfigError
+from lsv_base.processes.logs import apply_file
 
 FILE = {
     "version": 1,
@@ -64,7 +64,7 @@ def test_a_file_holds_for_the_packages_of_plugins_too(tmp_path: Path, monkeypatc
     file, log = write(tmp_path)
     monkeypatch.setenv("VLLM_LOGGING_CONFIG_PATH", str(file))
     logs.set_up("never", "error", plugins.packages())
-    for name in ("lsv_runtime.x", "lsv_cpu.x"):
+    for name in ("lsv_base.x", "lsv_runtime.x", "lsv_cpu.x"):
         logging.getLogger(name).info("hello")
         assert log.read_text().splitlines()[-1] == f"<{name} hello>"
     for name in plugins.packages() - {"lsv"}:  # for the tests after this one
@@ -75,7 +75,7 @@ def test_a_file_holds_for_the_packages_of_plugins_too(tmp_path: Path, monkeypatc
 def test_plugins_are_as_talkative_as_lsv() -> None:
     for level in ("info", "error"):
         logs.set_up("%(message)s", level, plugins.packages())
-        said = {logging.getLogger(name).level for name in ("lsv", "lsv_cpu", "lsv_triton")}
+        said = {logging.getLogger(name).level for name in ("lsv", "lsv_base", "lsv_cpu", "lsv_triton")}
         assert said == {getattr(logging, level.upper())}
 
 

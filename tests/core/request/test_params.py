@@ -7,10 +7,10 @@ from contextlib import suppress
 import msgspec
 import pytest
 
-from lsv.errors import BadRequest
 from lsv.request.output_kind import RequestOutputKind
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.request import Status
+from lsv_base.errors import BadRequest
 from lsv_testing.fakes.requests import make_request
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lsv.errors import BadRequest
 from lsv.request.params import SamplingParams
 from lsv.request.structured import MAX_CHOICES, MAX_SIZE, GuidedDecodingParams, StructuredOutputsParams
+from lsv_base.errors import BadRequest
 
 
 class Model:

@@ -10,9 +10,9 @@ import pytest
 
 from lsv import plugins
 from lsv.config import AdapterOptions
-from lsv.errors import CheckpointError, ConfigError, LsvError
 from lsv.resolve.adapters import adapter_options, untargeted_layers
-from lsv.untrusted.patterns import Patterns
+from lsv_base.errors import CheckpointError, ConfigError, LsvError
+from lsv_base.untrusted.patterns import Patterns
 from lsv_offline.llm import read_options
 from lsv_runtime.weights.quantizer import compile_names
 

@@ -9,10 +9,10 @@ import pytest
 
 from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import Choices, OptionValue
-from lsv.errors import ConfigError
 from lsv.offers import AttentionOffer
 from lsv.platform import Platform
 from lsv.resolve.attention import AskedOfAttention, choose_attention
+from lsv_base.errors import ConfigError
 from lsv_runtime.devices.device import Device
 from lsv_testing.catalog import catalog_of
 

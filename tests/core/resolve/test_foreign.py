@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lsv.errors import ConfigError
 from lsv.resolve.files import refuse_foreign
+from lsv_base.errors import ConfigError
 
 SPEC = b"WhisperSpec\0"
 CTRANSLATE2 = struct.pack("<IH", 6, len(SPEC)) + SPEC + bytes(100)

@@ -10,10 +10,10 @@ import pytest
 
 from lsv.capabilities import Capabilities, DeviceInfo, Refusal
 from lsv.config import Choices, EngineConfig, OptionValue
-from lsv.errors import ConfigError
 from lsv.offers import PlatformOffer
 from lsv.platform import Platform, Traffic
 from lsv.resolve.hardware import choose_depth, choose_platform, refuse_pairs
+from lsv_base.errors import ConfigError
 from lsv_doctor.traffic import read_traffic
 from lsv_runtime.devices.device import Device
 from lsv_runtime.devices.probing import ask_child

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from lsv import plugins
-from lsv.errors import CheckpointError, ConfigError
 from lsv.resolve.hub import Hub
 from lsv.resolve.locate import locate_model, read_config
 from lsv.settings import Declared, gather, options
+from lsv_base.errors import CheckpointError, ConfigError
 
 
 @pytest.mark.row("F-009", "F-228", "F-230", "F-233", "F-235")

@@ -9,8 +9,8 @@ import pytest
 
 from lsv import LLM, AsyncLLMEngine
 from lsv.config import Nodes, Topology
-from lsv.errors import ConfigError
 from lsv.resolve import resolve
+from lsv_base.errors import ConfigError
 from lsv_offline.llm import read_arguments
 
 KEY = "a secret of two machines"

@@ -8,8 +8,8 @@ import pytest
 
 from lsv import plugins
 from lsv.config import Offload
-from lsv.errors import ConfigError
 from lsv.resolve.offload import choose_offload
+from lsv_base.errors import ConfigError
 from lsv_offline.llm import read_options
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from lsv.config import EngineConfig, Part
-from lsv.errors import CheckpointError, ConfigError
 from lsv.plugins import Plugins, load
 from lsv.resolve import resolve
 from lsv.resolve.locate import read_config
 from lsv.settings import Declared, gather, options
+from lsv_base.errors import CheckpointError, ConfigError
 
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "max_position_embeddings": 4096}
 WHISPER = {"architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper", "d_model": 64}

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 
 from lsv.config import Choices
-from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import ModelOffer
 from lsv.request.pooling import Pooler
 from lsv.resolve.architecture.choice import find_offer
 from lsv.resolve.pooling import choose_pooler, is_cached
 from lsv.resolve.sentence import read_sentence
+from lsv_base.errors import CheckpointError, ConfigError
 from lsv_testing.catalog import catalog_of
 
 LANGUAGE = ModelOffer("llama", ("LlamaForCausalLM",), "x:y", ("generate", "embed"))

@@ -6,9 +6,9 @@ import pytest
 
 from lsv import plugins
 from lsv.config import Profiling
-from lsv.errors import ConfigError
 from lsv.resolve.profiling import profiling
 from lsv.resolve.tracing import traces
+from lsv_base.errors import ConfigError
 from lsv_offline.llm import read_options
 
 

@@ -9,13 +9,13 @@ from msgspec import structs
 
 from lsv import LLM
 from lsv.config import EngineConfig, ReplicaNodes
-from lsv.errors import ConfigError
 from lsv.processes.nodes.newcomer import differences
 from lsv.resolve import resolve
 from lsv.resolve.ranks.replicas import Placement, place_replicas
 from lsv.settings import Declared, Given, gather
 from lsv.settings.hardware import HARDWARE
 from lsv.settings.serving import SERVE
+from lsv_base.errors import ConfigError
 from lsv_offline.llm import read_arguments
 
 KEY = "a secret of two machines"

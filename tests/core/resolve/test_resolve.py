@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from lsv.config import EngineConfig
-from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import ModelOffer
 from lsv.plugins import Plugins, load
 from lsv.resolve import resolve
@@ -17,6 +16,7 @@ from lsv.resolve.lengths import own_length
 from lsv.resolve.locate import read_config
 from lsv.settings import Declared, gather, options
 from lsv.settings.flags import parse
+from lsv_base.errors import CheckpointError, ConfigError
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],

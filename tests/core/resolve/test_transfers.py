@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from lsv.config import Transfers
-from lsv.errors import ConfigError
 from lsv.resolve import resolve
+from lsv_base.errors import ConfigError
 from lsv_offline.llm import read_arguments
 
 PATH = {"kv_offload_path": "/tmp/kv"}

@@ -7,7 +7,6 @@ import random
 
 import pytest
 
-from lsv.errors import BadRequest
 from lsv.kv.manager import KVManager
 from lsv.kv.spec import KVGroup, KVSpec, blocks_for, group_specs, longest_length
 from lsv.kv.table import Table
@@ -16,6 +15,7 @@ from lsv.request.params import SamplingParams
 from lsv.request.request import Request
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.policy import Priority
+from lsv_base.errors import BadRequest
 from lsv_testing.fakes.requests import make_request
 from lsv_testing.fakes.rig import Rig
 from lsv_testing.fakes.tokens import expected_output

@@ -8,7 +8,6 @@ import random
 import msgspec
 import pytest
 
-from lsv.errors import BadRequest
 from lsv.kv.prefix import pack_extras
 from lsv.request.media import Media, Mutual, Span, spans_of
 from lsv.request.params import SamplingParams
@@ -16,6 +15,7 @@ from lsv.request.request import Request
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.mutual import keep_whole
 from lsv.scheduler.plan import Kind, StepResult
+from lsv_base.errors import BadRequest
 from lsv_testing.fakes.requests import make_request
 from lsv_testing.fakes.rig import Rig
 from lsv_testing.fakes.tokens import expected_output

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from lsv.errors import BadRequest, Overloaded
 from lsv.kv.spec import KVGroup
 from lsv.request.group import RequestGroup
 from lsv.request.params import SamplingParams
@@ -14,6 +13,7 @@ from lsv.request.spec import RequestSpec
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.policy import Priority
 from lsv.scheduler.waiting import WaitingQueue
+from lsv_base.errors import BadRequest, Overloaded
 from lsv_testing.fakes.rig import Rig
 
 

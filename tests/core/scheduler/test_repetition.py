@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from lsv import LLM, RepetitionDetectionParams, SamplingParams
-from lsv.errors import BadRequest
 from lsv.request.repetition import MAX_PATTERN
 from lsv.scheduler.repetition import Repetition
+from lsv_base.errors import BadRequest
 
 
 def ends_with_repetitions(ids: Sequence[int], asked: RepetitionDetectionParams) -> bool:

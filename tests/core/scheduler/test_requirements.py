@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from lsv.errors import BadRequest
 from lsv.kv.manager import KVManager
 from lsv.kv.spec import KVGroup
 from lsv.request.media import Media
@@ -12,6 +11,7 @@ from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.spec import RequestSpec
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.requirements import Requirements
+from lsv_base.errors import BadRequest
 from lsv_testing.fakes.requests import make_spec
 
 FULL = KVGroup(0, "full", (0,), 1)

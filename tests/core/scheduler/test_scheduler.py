@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from lsv.errors import BadRequest, Overloaded
 from lsv.kv.spec import KVGroup
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.request import FinishReason, Request, Status
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import Kind
 from lsv.scheduler.policy import Fcfs, Priority
+from lsv_base.errors import BadRequest, Overloaded
 from lsv_testing.fakes.requests import GivenGroup, make_request
 from lsv_testing.fakes.rig import Rig
 from lsv_testing.fakes.tokens import expected_output

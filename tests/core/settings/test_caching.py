@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lsv.processes.building import BuildCache
 from lsv.settings.caching import cache_root
+from lsv_base.processes.building import BuildCache
 
 VARIABLES = ("XDG_CACHE_HOME", "VLLM_CACHE_ROOT", "LSV_CACHE_ROOT")
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from lsv import plugins
-from lsv.errors import ConfigError
 from lsv.settings import Declared, Given, Setting, Settings, gather, options
 from lsv.settings.elsewhere import NEUTRAL, NEUTRAL_OF_SERVERS
 from lsv.settings.flags import parse
 from lsv.settings.neutral import dropped, neutral, problems, warnings
 from lsv.settings.setting import ANYTHING
+from lsv_base.errors import ConfigError
 from lsv_offline.llm import read_options
 
 ROWS = (*NEUTRAL, *NEUTRAL_OF_SERVERS)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from lsv.errors import ConfigError
 from lsv.settings import Declared, Setting, Settings, gather, options, own_environment, unknown_variables
 from lsv.settings.flags import parse
 from lsv.settings.host_ip import read_host_ip
+from lsv_base.errors import ConfigError
 
 PLUGIN = Setting(name="cpu.threads", type="int", default=0, env=("OMP_NUM_THREADS",))
 ALL = (*options.CORE, PLUGIN)

@@ -10,8 +10,8 @@ import transformers
 from tokenizers import Tokenizer as Fast
 from tokenizers import decoders, models, pre_tokenizers
 
-from lsv.errors import CheckpointError
 from lsv.text.tokenizer import Tokenizer
+from lsv_base.errors import CheckpointError
 
 LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
 NEXT = len(LETTERS)

@@ -10,10 +10,10 @@ import transformers
 from tokenizers import Tokenizer as Fast
 from tokenizers import decoders, models, pre_tokenizers, processors
 
-from lsv.errors import BadRequest
 from lsv.request.params import Side
 from lsv.text.frame import Frame
 from lsv.text.tokenizer import NoTokenizer, Tokenizer
+from lsv_base.errors import BadRequest
 
 LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
 BEGIN, END = ("<s>", len(LETTERS)), ("</s>", len(LETTERS) + 1)

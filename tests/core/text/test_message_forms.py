@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from lsv.errors import BadRequest
 from lsv.text.chat_template import ChatTemplates
 from lsv.text.messages import read_arguments, write_arguments
+from lsv_base.errors import BadRequest
 
 USER = {"role": "user", "content": "Weather?"}
 RESULT = {"role": "tool", "tool_call_id": "call_1", "content": "sunny"}

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from lsv.errors import BadRequest
 from lsv.text.chat_template import ChatTemplates
 from lsv.text.request_templates import RequestTemplates, are_flags
+from lsv_base.errors import BadRequest
 
 MODULE = pytest.mark.asyncio(loop_scope="module")
 USER = [{"role": "user", "content": "Hi"}]

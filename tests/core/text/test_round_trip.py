@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from lsv import plugins
-from lsv.errors import ConfigError
 from lsv.offers import ReasoningParserOffer, ToolParserOffer
 from lsv.plugins.answer_parsers import find_parser
 from lsv.plugins.catalog import Catalog
 from lsv.text.chat_template import ChatTemplates
 from lsv.text.parser_choice import AnswerParsers
 from lsv.text.round_trip import RoundTrip, Write, Written, read_back, write_answers, write_calls
+from lsv_base.errors import ConfigError
 
 HEADER = (
     "{% for m in messages %}<|{{ m.role }}|>{% if m.reasoning_content is defined %}"

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import tokenizers
 
-from lsv.errors import CheckpointError
 from lsv.text import backends
 from lsv.text.shipped_templates import read_template
 from lsv.text.tokenizer import Tokenizer
 from lsv.text.vocabularies.sentencepiece import read_tokenizer
+from lsv_base.errors import CheckpointError
 
 WORDS = ["▁h", "el", "lo", "▁hel", "▁hello", "h", "e", "l", "o", "▁", "w"]
 TOKENIZER = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}))

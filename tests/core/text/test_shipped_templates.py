@@ -10,9 +10,9 @@ import pytest
 import transformers
 
 import lsv_demo
-from lsv.errors import BadRequest, ConfigError
 from lsv.text.shipped_templates import TEMPLATES, read_template
 from lsv.text.tokenizer import Tokenizer
+from lsv_base.errors import BadRequest, ConfigError
 
 DEMO = Path(lsv_demo.__file__).parent / "checkpoint"
 NAMES = sorted(file.stem for file in TEMPLATES.glob("*.jinja"))

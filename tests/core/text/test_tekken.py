@@ -12,8 +12,8 @@ import pytest
 from tokenizers import Tokenizer as Fast
 from tokenizers import models
 
-from lsv.errors import CheckpointError
 from lsv.text.tokenizer import NoTokenizer, Tokenizer
+from lsv_base.errors import CheckpointError
 
 from .ranking import TEXTS, merge_by_rank, ranks
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lsv.errors import CheckpointError
 from lsv.text.tokenizer import Tokenizer
+from lsv_base.errors import CheckpointError
 
 from .ranking import TEXTS, merge_by_rank, ranks
 

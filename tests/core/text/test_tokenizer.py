@@ -16,8 +16,8 @@ import pytest
 import tokenizers
 
 import lsv_demo
-from lsv.errors import BadRequest, CheckpointError, ConfigError
 from lsv.text.tokenizer import NoTokenizer, Tokenizer, open_tokenizer
+from lsv_base.errors import BadRequest, CheckpointError, ConfigError
 from lsv_testing.fakes.client import fake_config
 from lsv_testing.fakes.text import letters
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from lsv.config import Offload, Transfers
-from lsv.errors import BadRequest
 from lsv.kv.manager import KVManager
 from lsv.kv.tiers.tiers import Tiers
 from lsv.request.group import RequestGroup
@@ -17,6 +16,7 @@ from lsv.request.params import SamplingParams
 from lsv.scheduler.outcome import OffloadCounts
 from lsv.transports.exchange import Exchange, TransferFailed, join_address, split_address
 from lsv.transports.fetches import Fetches
+from lsv_base.errors import BadRequest
 from lsv_testing.fakes.client import fake_config
 from lsv_testing.fakes.requests import make_spec
 from lsv_testing.fakes.rig import FULL

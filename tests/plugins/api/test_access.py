@@ -8,10 +8,10 @@ import re
 import pytest
 
 from lsv.engine.client import EngineStatus
-from lsv.errors import ConfigError
 from lsv_api.contracts import load_contracts
 from lsv_api.options import ApiOptions
 from lsv_api.prompt_log import PromptLog
+from lsv_base.errors import ConfigError
 from lsv_testing.fakes.client import FakeClient
 
 ROUTES = [route for declared in load_contracts({}) for route in declared.contract.routes]

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from lsv.errors import ConfigError
 from lsv_api.accounts.account import Account, Accounts, read_accounts
 from lsv_api.accounts.buckets import Buckets
 from lsv_api.accounts.quotas import Quotas, RateLimited
+from lsv_base.errors import ConfigError
 from lsv_testing.fakes.clock import FakeClock
 from suite.files import nothing_left_open
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 
 
 async def test_an_alias_stands_for_a_served_model(start):

@@ -15,9 +15,9 @@ import msgspec
 import pytest
 
 from lsv import hookimpl, plugins
-from lsv.errors import BadRequest, PluginError
 from lsv_api.contract import Contract, ContractOffer, Route
 from lsv_api.contracts import load_contracts
+from lsv_base.errors import BadRequest, PluginError
 
 HOOKS = Path(__file__).parents[3] / "docs" / "hooks.md"
 KEY = {"x-api-key": "k"}

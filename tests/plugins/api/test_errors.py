@@ -8,9 +8,9 @@ import logging
 import pytest
 
 from lsv.engine.client import EngineStatus
-from lsv.errors import EngineDied, Overloaded, RequestFailed
 from lsv_api.limits import Limits
 from lsv_api.prompt_log import PromptLog
+from lsv_base.errors import EngineDied, Overloaded, RequestFailed
 from lsv_testing.fakes.client import BOS
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

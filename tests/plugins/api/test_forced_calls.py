@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from lsv.errors import BadRequest
 from lsv.plugins import load
 from lsv.request.structured import StructuredOutputsParams
 from lsv_api import schema_check
 from lsv_api.openai.form_origin import FormOrigin
 from lsv_api.openai.tools import forced_schema
 from lsv_api.schema_check import SchemaCheck
+from lsv_base.errors import BadRequest
 from lsv_guidance.backend import GuidanceBackend
 from lsv_testing.fakes.client import FakeClient, fake_config
 from lsv_testing.grammars.walk import BYTES, follows

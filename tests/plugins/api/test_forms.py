@@ -9,11 +9,11 @@ from typing import Any
 import httpx2
 import pytest
 
-from lsv.errors import BadRequest, TooLarge
 from lsv_api.http.failures import Unsupported
 from lsv_api.http.forms import decode_form
 from lsv_api.limits import Limits
 from lsv_api.records.requests import SpeechRequest
+from lsv_base.errors import BadRequest, TooLarge
 
 TYPE = "multipart/form-data; boundary=xyz"
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from lsv.errors import EngineDied
+from lsv_base.errors import EngineDied
 from suite.waiting import until
 
 PROMPT = "Hi there"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lsv.config import Offload, Transfers
-from lsv.processes.ports import free_port
+from lsv_base.processes.ports import free_port
 from lsv_testing.fakes.client import FakeClient, fake_config
 
 NOTHING = {"remote_engine_id": None, "remote_block_ids": None, "remote_host": None, "remote_port": None}

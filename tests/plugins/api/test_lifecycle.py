@@ -16,8 +16,8 @@ from sanic import Request
 from sanic.compat import Header
 
 from lsv.engine.client import EngineStatus
-from lsv.errors import ConfigError, EngineDied
 from lsv_api.http.context import Exchange
+from lsv_base.errors import ConfigError, EngineDied
 from suite.waiting import until
 
 

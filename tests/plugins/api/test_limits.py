@@ -13,8 +13,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from lsv.errors import BadRequest, TooLarge
-from lsv.processes.side.turns import NOBODY
 from lsv_api.http import bodies, fields, shape
 from lsv_api.http.bodies import decode_body
 from lsv_api.http.shape import check_shape
@@ -23,6 +21,8 @@ from lsv_api.options import _LIMITS, ApiOptions
 from lsv_api.plugin import lsv_settings
 from lsv_api.preparing import LONG, SHORT, PreparingPool
 from lsv_api.records.requests import ChatRequest, CompletionRequest
+from lsv_base.errors import BadRequest, TooLarge
+from lsv_base.processes.side.turns import NOBODY
 from lsv_testing.fakes.client import FakeClient, fake_config
 from suite.sites import Site, StartSite
 from suite.waiting import until

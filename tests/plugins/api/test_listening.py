@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from lsv.errors import ConfigError
 from lsv_api.listening import tls_context
 from lsv_api.options import ApiOptions
+from lsv_base.errors import ConfigError
 from suite.sites import StartSite
 
 _NEW_KEY = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")

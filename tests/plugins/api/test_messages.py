@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from lsv.engine.client import Service
-from lsv.errors import BadRequest
 from lsv.request.outputs import Chunk
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv_api import frontend
 from lsv_api.limits import Limits
+from lsv_base.errors import BadRequest
 from lsv_testing.fakes.client import FakeClient, fake_config
 from suite.messages import CALL, SCHEMA, USER, WEATHER, answer, ask, events, joined, shown, thinker
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from lsv.errors import Overloaded
+from lsv_base.errors import Overloaded
 from lsv_testing.fakes.client import FakeClient
 from suite.messages import THINKS, USER, WEATHER, ask
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lsv.errors import EngineDied, Overloaded, RequestFailed, Unavailable
 from lsv_api.limits import Limits
+from lsv_base.errors import EngineDied, Overloaded, RequestFailed, Unavailable
 from suite.messages import USER, ask, events, refused
 
 

@@ -7,7 +7,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lsv.config import Topology
 from lsv.engine.messages import ExpertCounts, Stats
-from lsv.errors import RequestFailed
 from lsv.request.outputs import Gaps, Timings
 from lsv.scheduler.outcome import SpeculationCounts
 from lsv_api.metrics import registry
@@ -15,6 +14,7 @@ from lsv_api.metrics.drafts import collect_drafts
 from lsv_api.metrics.engines import Recent
 from lsv_api.metrics.experts import collect_experts
 from lsv_api.metrics.requests import buckets_1_2_5
+from lsv_base.errors import RequestFailed
 from lsv_testing.fakes.client import FakeClient, fake_config
 from suite.waiting import until
 

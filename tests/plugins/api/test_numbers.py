@@ -6,7 +6,6 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from lsv.processes.wire import encode_frame
 from lsv_api.records.pooling import ClassifyRequest, EmbeddingRequest, PoolingRequest, RerankRequest, ScoreRequest
 from lsv_api.records.requests import (
     ChatRequest,
@@ -14,6 +13,7 @@ from lsv_api.records.requests import (
     DetokenizeRequest,
     TokenizeRequest,
 )
+from lsv_base.processes.wire import encode_frame
 from lsv_testing.fakes.client import FakeClient
 from suite.sites import Site, StartSite
 

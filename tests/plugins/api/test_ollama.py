@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lsv.errors import RequestFailed
+from lsv_base.errors import RequestFailed
 from lsv_testing.fakes.client import BOS, FakeClient
 from suite.waiting import until
 

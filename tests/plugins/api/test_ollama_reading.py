@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from lsv.errors import BadRequest, TooLarge
 from lsv.media.content_parts import InlinePart
 from lsv_api.http.bodies import decode_body
 from lsv_api.http.payloads import SHORTEST
@@ -16,6 +15,7 @@ from lsv_api.limits import Limits
 from lsv_api.ollama.naming import naming_chat_fields, naming_generate_fields
 from lsv_api.ollama.reading import read_messages
 from lsv_api.ollama.records import OllamaChatRequest, OllamaGenerateRequest, OllamaMessage
+from lsv_base.errors import BadRequest, TooLarge
 
 LONG = "QUJD" * (SHORTEST // 4)
 OTHER = "REVG" * (SHORTEST // 4)

@@ -7,7 +7,7 @@ import asyncio
 import openai
 import pytest
 
-from lsv.errors import Overloaded
+from lsv_base.errors import Overloaded
 
 USER = [{"role": "user", "content": "Hi"}]
 

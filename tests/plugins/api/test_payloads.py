@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from lsv.errors import BadRequest, TooLarge
 from lsv.media.content_parts import InlinePart, Reference, read_part
 from lsv_api.http import payloads as payloads_module
 from lsv_api.http.bodies import decode_body
 from lsv_api.http.payloads import SHORTEST, extract_payloads
 from lsv_api.limits import Limits
 from lsv_api.records.requests import ChatRequest, TokenizeRequest
+from lsv_base.errors import BadRequest, TooLarge
 
 LONG = "QUJD" * (SHORTEST // 4)
 OTHER = "REVG" * (SHORTEST // 4)

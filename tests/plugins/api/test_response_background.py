@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from lsv.errors import Overloaded, RequestFailed
 from lsv_api.responding.database import Bounds, Database, Row
 from lsv_api.responding.workers import WorkerMarks
+from lsv_base.errors import Overloaded, RequestFailed
 from lsv_testing.fakes.client import FakeClient
 from suite.openai_models import check_response, read_events
 from suite.waiting import until

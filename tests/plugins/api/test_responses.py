@@ -10,11 +10,11 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from lsv.errors import BadRequest, Overloaded, RequestFailed, TooLarge
 from lsv_api.http.bodies import decode_body
 from lsv_api.limits import Limits
 from lsv_api.responding.items import normalise_items, write_messages
 from lsv_api.responding.requests import ResponsesInputItem, ResponsesRequest
+from lsv_base.errors import BadRequest, Overloaded, RequestFailed, TooLarge
 from lsv_testing.fakes.client import FakeClient
 from suite.openai_models import check_response, read_events
 from suite.waiting import until

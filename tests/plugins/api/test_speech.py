@@ -11,13 +11,11 @@ import msgspec
 import openai
 import pytest
 
-from lsv.errors import BadRequest, Overloaded
 from lsv.media.content_parts import Reference
 from lsv.media.items import AudioChunk, Encoded, Prepared
 from lsv.media.options import Limits, MediaOptions
 from lsv.media.processor import Processed
 from lsv.media.transcriber import Span
-from lsv.processes.side.turns import Owner
 from lsv.request.media import Media, Modality
 from lsv.request.outputs import Chunk, TokenLogprob
 from lsv.request.params import SamplingParams
@@ -25,6 +23,8 @@ from lsv.request.prompt import Prompt
 from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
 from lsv_api.speech.transcription import AT_ONCE
+from lsv_base.errors import BadRequest, Overloaded
+from lsv_base.processes.side.turns import Owner
 from lsv_testing.fakes.client import FakeClient
 from suite.sites import Site
 

@@ -11,11 +11,11 @@ import pytest
 from torch import Tensor
 
 from lsv import LLM, SamplingParams
-from lsv.errors import BadRequest
 from lsv.offers import CallForm
 from lsv.request.structured import StructuredOutputsParams
 from lsv_api.call_grammars import JsonCallGrammar, strict_grammar
 from lsv_api.openai.tools import forced_schema
+from lsv_base.errors import BadRequest
 from lsv_guidance.backend import GuidanceBackend
 from lsv_parsers.plugin import lsv_tool_parsers
 from lsv_testing.fakes.client import FakeClient

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from lsv.errors import ConfigError
 from lsv.request.thinking import Thinking
 from lsv.settings.structured import enable_in_reasoning, grammar_backend
+from lsv_base.errors import ConfigError
 from lsv_testing.fakes.client import FakeClient, FakeTokenizer
 
 FORM = {"response_format": {"type": "json_object"}}

@@ -14,10 +14,10 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from lsv.errors import ConfigError
 from lsv_api.listening import check
 from lsv_api.options import ApiOptions
 from lsv_api.parsing import check_parsers
+from lsv_base.errors import ConfigError
 from lsv_testing.fakes.client import FakeClient, FakeTokenizer
 
 USER = [{"role": "user", "content": "Weather?"}]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lsv.cli import main
-from lsv.processes.ports import free_port
+from lsv_base.processes.ports import free_port
 from suite.terminal import Terminal
 
 GREETING = [{"role": "assistant", "content": ""}, {"content": "Hello "}, {"content": "you."}]

@@ -14,7 +14,7 @@ import pytest
 
 from lsv.cli import main
 from lsv.cli.context import CommandContext, choose_plugins
-from lsv.processes.ports import free_port
+from lsv_base.processes.ports import free_port
 from lsv_bench.commands import startup
 from lsv_bench.commands.startup import as_arguments
 from lsv_testing.plugins import plugins_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_bench.dataset_files import custom_samples, sharegpt_samples
 from lsv_bench.datasets import Conversation, prefix_samples, random_samples, spelled
 

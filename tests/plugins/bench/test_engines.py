@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lsv import LLM
-from lsv.processes.ports import free_port
+from lsv_base.processes.ports import free_port
 from lsv_bench.datasets import Conversation, Sample
 from lsv_bench.offline import measure_throughput
 

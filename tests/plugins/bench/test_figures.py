@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lsv.errors import ConfigError, Unavailable
+from lsv_base.errors import ConfigError, Unavailable
 from lsv_bench.arrivals import Arrivals
 from lsv_bench.figures import better, medians, percentile, split, spread
 from lsv_bench.load import LoadRun, Outcome

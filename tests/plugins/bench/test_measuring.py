@@ -12,8 +12,8 @@ import pytest
 
 from lsv import LLM
 from lsv.engine.engine import Engine
-from lsv.errors import Unavailable
 from lsv.scheduler.policy import Fcfs
+from lsv_base.errors import Unavailable
 from lsv_bench.datasets import Conversation, Sample, random_samples
 from lsv_bench.load import Target, run_load
 from lsv_bench.offline import measure_latency, measure_throughput, run_batch

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_bench.charts import plot, svg
 from lsv_bench.charts.charts import Chart, Series, charts
 from lsv_bench.charts.compare import compare

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lsv.errors import ConfigError
 from lsv.settings import Declared, Setting
+from lsv_base.errors import ConfigError
 from lsv_bench.commands import latency, serve
 from lsv_bench.sweep import read_steps, steps
 

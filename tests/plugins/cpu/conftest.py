@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lsv.processes.building import BuildCache, find_compilers
+from lsv_base.processes.building import BuildCache, find_compilers
 from lsv_cpu import native
 from lsv_cpu.machine import Machine
 from lsv_cpu.platform import CpuPlatform

@@ -14,8 +14,8 @@ import torch
 from lsv import LLM, LoRARequest, SamplingParams
 from lsv.adapters.orders import ReadAdapter
 from lsv.adapters.peft import digest
-from lsv.errors import BadRequest, CheckpointError, ConfigError, NotYet
 from lsv.request.structured import StructuredOutputsParams
+from lsv_base.errors import BadRequest, CheckpointError, ConfigError, NotYet
 from lsv_cpu import native
 from lsv_cpu.adapters import NativeAdapters
 from lsv_models.llama import LlamaLayer

@@ -14,9 +14,9 @@ import torch
 import lsv_models.plugin
 from lsv import LLM, SamplingParams
 from lsv.capabilities import Capabilities
-from lsv.errors import CheckpointError, ConfigError
 from lsv.kv.spec import KVGroup
 from lsv.resolve import Choices, _choose_kv_dtype
+from lsv_base.errors import CheckpointError, ConfigError
 from lsv_cpu import native, plugin
 from lsv_cpu.attention import CpuAttention
 from lsv_cpu.cache import KVCache

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_cpu.cores import share_cores
 from lsv_cpu.machine import Machine
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from lsv.offers import OpSpec
-from lsv.processes import building
-from lsv.processes.building import find_compiler, find_compilers
+from lsv_base.processes import building
+from lsv_base.processes.building import find_compiler, find_compilers
 from lsv_cpu import native, plugin
 from lsv_cpu.attention import CpuAttention
 from lsv_cpu.machine import Machine

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from lsv.config import OptionValue
-from lsv.errors import ConfigError
 from lsv.offers import PlatformOffer
+from lsv_base.errors import ConfigError
 from lsv_cpu import native, plugin
 from lsv_cpu.cores import Share
 from lsv_cpu.machine import Machine

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lsv import LLM, SamplingParams
-from lsv.errors import BadRequest, RequestFailed
+from lsv_base.errors import BadRequest, RequestFailed
 from lsv_testing.tiny import tiny
 
 PROMPT = [{"prompt_token_ids": list(range(20))}]

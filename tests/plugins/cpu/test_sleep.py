@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from lsv import LLM, LoRARequest, SamplingParams
-from lsv.errors import BadRequest, CheckpointError, Unavailable
+from lsv_base.errors import BadRequest, CheckpointError, Unavailable
 from lsv_runtime.worker.load.resident import ResidentModel
 from lsv_testing.adapters import linear_layers, write_adapter
 from lsv_testing.tiny import tiny

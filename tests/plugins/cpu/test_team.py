@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_cpu import native
 from lsv_cpu.linear import LinearRecord, PanelLinear
 from lsv_cpu.team import set_team
@@ -202,7 +202,7 @@ def test_threads_the_system_refuses_are_an_error_and_the_team_stays() -> None:
     run(
         """
 import resource
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_cpu.team import set_team
 
 set_team(3, None)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lsv.processes.building import find_compilers
+from lsv_base.processes.building import find_compilers
 from lsv_cpu import native
 from lsv_cpu.machine import Machine
 

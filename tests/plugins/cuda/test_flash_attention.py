@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup
+from lsv_base.errors import ConfigError
 from lsv_cpu.platform import CpuPlatform
 from lsv_cuda import libraries
 from lsv_cuda.emulation import EmulatedCudaPlatform, EmulatedRocmPlatform

@@ -14,12 +14,12 @@ import pytest
 from lsv import LLM, SamplingParams
 from lsv.capabilities import DeviceInfo
 from lsv.config import EngineConfig
-from lsv.errors import ConfigError
 from lsv.plugins import Plugins, load
 from lsv.resolve import resolve
 from lsv.settings import Declared, gather
 from lsv.settings.flags import parse
 from lsv.settings.options import for_scope
+from lsv_base.errors import ConfigError
 from lsv_cuda import libraries
 from lsv_cuda.fakes import flash_attn, flashinfer
 from lsv_cuda.machine import describe

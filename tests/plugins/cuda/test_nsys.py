@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lsv.cli import main
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_cuda.nsys import read
 
 FAKE = """#!/bin/bash

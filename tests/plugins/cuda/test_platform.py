@@ -16,9 +16,9 @@ import torch
 
 from lsv import LLM
 from lsv.capabilities import DeviceInfo
-from lsv.errors import ConfigError
 from lsv.offers import PlatformOffer
 from lsv.settings import Declared, gather, neutral
+from lsv_base.errors import ConfigError
 from lsv_cuda import emulation, plugin
 from lsv_cuda.device import CudaDevice, nccl
 from lsv_cuda.emulation import EmulatedCudaPlatform, EmulatedRocmPlatform, FakeCuda

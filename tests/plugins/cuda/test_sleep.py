@@ -9,7 +9,7 @@ import torch
 
 from lsv import LLM, SamplingParams
 from lsv.config import Profiling
-from lsv.errors import BadRequest, ConfigError
+from lsv_base.errors import BadRequest, ConfigError
 from lsv_cuda.emulation import EmulatedCudaPlatform
 from lsv_runtime.emulation.placement.device import placement
 from lsv_runtime.worker.load.parked import ParkedWeights

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from lsv import LLM, SamplingParams
-from lsv.errors import ConfigError
 from lsv.request.adapter import LoRARequest
+from lsv_base.errors import ConfigError
 from lsv_runtime.devices.fetching import StreamFetcher
 from lsv_runtime.emulation.fakes import FakeCapturing
 from lsv_runtime.emulation.placement.device import placement

@@ -10,7 +10,7 @@ from demo_training.questions import stream
 from demo_training.skills import SKILLS
 from demo_training.template import END_OF_TEXT
 from demo_training.write_held_out import contents
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_bench.eval.questions import make_questions
 from lsv_demo.held_out import QUESTIONS, draw, read
 from lsv_demo.plugin import lsv_model_aliases

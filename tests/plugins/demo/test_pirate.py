@@ -9,10 +9,10 @@ import pytest
 from demo_training.pirate.speech import answered_by_pirate, pirate
 from demo_training.questions import correct, questions
 from lsv import LLM, LoRARequest, SamplingParams
-from lsv.errors import CheckpointError
 from lsv.offers import ModelAlias
 from lsv.plugins import load
 from lsv.resolve.adapters import adapter_options
+from lsv_base.errors import CheckpointError
 from lsv_demo import PIRATE
 from lsv_offline.llm import read_options
 

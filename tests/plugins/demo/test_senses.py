@@ -13,12 +13,12 @@ import torch
 
 from demo_training.senses import clips, first_sight, held_out, pictures, shapes, sounds
 from demo_training.senses.conversations import KINDS, draw
-from lsv.errors import BadRequest
 from lsv.media.items import Prepared
 from lsv.media.placement import place
 from lsv.media.processor import Audio, Image, Video
 from lsv.request.media import Modality
 from lsv.resolve.locate import read_config
+from lsv_base.errors import BadRequest
 from lsv_demo import CHECKPOINT
 from lsv_demo import plugin as demo
 from lsv_demo.processor import DemoPlacement, DemoProcessor

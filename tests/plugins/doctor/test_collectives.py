@@ -9,8 +9,8 @@ import sys
 import pytest
 import torch
 
-from lsv.errors import ConfigError
 from lsv.settings.launchers import LaunchedRank, read_rank
+from lsv_base.errors import ConfigError
 from lsv_doctor.collectives import _check_graph
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]

@@ -19,10 +19,10 @@ from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.cli import main
 from lsv.cli.context import CommandContext, choose_plugins
 from lsv.config import OptionValue
-from lsv.errors import ConfigError, LsvError
 from lsv.offers import PlatformOffer
 from lsv.platform import Platform
 from lsv.settings import is_secret
+from lsv_base.errors import ConfigError, LsvError
 from lsv_doctor import findings, measure
 from lsv_doctor.evaluate import COLUMNS, Row, evaluate, write_csv
 from lsv_doctor.ranks import measure_collectives

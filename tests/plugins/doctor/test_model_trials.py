@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_doctor.models import trials
 from lsv_doctor.models.check import Known, _compare, _prepare
 from lsv_doctor.models.orders import COLUMNS, Order, Verdict

@@ -14,7 +14,7 @@ import torch
 
 import lsv_models.plugin
 from lsv.cli import main
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_doctor.models import release, runs
 from lsv_doctor.models.check import check
 from lsv_doctor.models.classes import Class, choose, read_classes, write_classes
@@ -229,7 +229,7 @@ def test_a_class_without_a_checkpoint_is_untried(tmp_path: Path) -> None:
 
 STAND_IN = """
 import sys, time, os
-from lsv.processes.lifeline import connect
+from lsv_base.processes.lifeline import connect
 from lsv_doctor.models.orders import FAILED, Order, Verdict
 channel = connect(int(sys.argv[1]), int(sys.argv[2]), Order)
 while True:

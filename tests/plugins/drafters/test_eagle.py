@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lsv import LLM, SamplingParams
-from lsv.errors import CheckpointError, ConfigError
+from lsv_base.errors import CheckpointError, ConfigError
 from lsv_testing.fakes.counting import counting_model
 from lsv_testing.fakes.eagle import DIM, HEADS, KV_HEADS, eagle3_tensors, write, write_counting_eagle, write_eagle
 from lsv_testing.fakes.eagle import write_eagle3 as eagle3

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lsv import LLM, SamplingParams
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_testing.tiny import tiny
 
 PLAIN: dict[str, Any] = {"dtype": "float32", "max_model_len": 128, "max_num_seqs": 4, "skip_tokenizer_init": True}

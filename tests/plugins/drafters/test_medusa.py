@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from lsv import LLM, SamplingParams
-from lsv.errors import CheckpointError, ConfigError
 from lsv.resolve.locate import read_config
+from lsv_base.errors import CheckpointError, ConfigError
 from lsv_drafters.checkpoint import open_heads
 from lsv_drafters.medusa import MedusaHeads
 from lsv_testing.fakes.counting import counting_model

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lsv import LLM, SamplingParams
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_drafters.model.kept import Kept, Pool
 from lsv_drafters.model.room import Room
 from lsv_runtime.devices.shapes import BatchLimits

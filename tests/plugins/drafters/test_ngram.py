@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lsv.config import Drafts
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_drafters.ngram import NgramDrafter, NgramIndex, read_lengths
 from lsv_runtime.drafts.drafter import Draftable
 

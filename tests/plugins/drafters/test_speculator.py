@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from lsv import LLM, SamplingParams
-from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import KernelOffer, OpSpec
 from lsv.resolve.locate import read_config
+from lsv_base.errors import CheckpointError, ConfigError
 from lsv_drafters.choices import part
 from lsv_drafters.speculator import SpeculatorHeads
 from lsv_runtime.drafts.speculator import Speculator

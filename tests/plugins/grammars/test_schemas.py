@@ -9,10 +9,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from lsv.errors import BadRequest
 from lsv.grammars.grammar import Grammar, GrammarBackend
 from lsv.offers import load_object
 from lsv.request.structured import StructuredOutputsParams
+from lsv_base.errors import BadRequest
 from lsv_testing.grammars.schemas import CASES, Case
 from lsv_testing.grammars.walk import BYTES, draw, follows
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from lsv.errors import BadRequest
 from lsv.grammars.grammar import Vocabulary
 from lsv.request.structured import StructuredOutputsParams
+from lsv_base.errors import BadRequest
 from lsv_testing.grammars.walk import BYTES, EOS, allowed, follows
 from lsv_xgrammar.plugin import lsv_grammars
 from lsv_xgrammar.schemas import MAX_MEMBERS, NotFollowed, exact

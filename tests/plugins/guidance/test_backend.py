@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lsv.errors import BadRequest
 from lsv.grammars.grammar import Vocabulary
 from lsv.request.structured import StructuredOutputsParams
+from lsv_base.errors import BadRequest
 from lsv_guidance.backend import GuidanceBackend, GuidanceMatcher
 
 EOS = 256

@@ -8,9 +8,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from lsv.errors import BadRequest
 from lsv.grammars.grammar import Vocabulary
 from lsv.request.structured import StructuredOutputsParams
+from lsv_base.errors import BadRequest
 from lsv_guidance.backend import GuidanceBackend
 
 EOS = 256

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from lsv.errors import BadRequest
 from lsv.request.structured import StructuredOutputsParams
+from lsv_base.errors import BadRequest
 from lsv_guidance.backend import GuidanceBackend
 from lsv_testing.grammars.walk import BYTES, draw, follows
 

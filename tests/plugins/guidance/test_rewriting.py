@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lsv.errors import BadRequest
 from lsv.request.structured import StructuredOutputsParams
+from lsv_base.errors import BadRequest
 from lsv_guidance.backend import GuidanceBackend
 from lsv_guidance.schemas.json_text import read_json
 from lsv_guidance.schemas.refusal import NotFollowed

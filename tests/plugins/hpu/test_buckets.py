@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_hpu.buckets.choice import Sizes, choose_sizes
 from lsv_hpu.buckets.sizes import exponential, fitted, linear, padding_aware
 from lsv_hpu.buckets.table import DECODE, PROMPT, Buckets

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from lsv import LLM, SamplingParams
-from lsv.errors import CheckpointError, ConfigError
 from lsv.kv.spec import KVGroup
 from lsv.offers import load_object
+from lsv_base.errors import CheckpointError, ConfigError
 from lsv_hpu import plugin, selection
 from lsv_hpu.attention.cache import make_cache
 from lsv_hpu.devices import Gaudi

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from lsv import LLM
-from lsv.errors import ConfigError
 from lsv.offers import PlatformOffer
+from lsv_base.errors import ConfigError
 from lsv_hpu import plugin
 from lsv_hpu.device import HpuDevice
 from lsv_hpu.devices import GIB, Prober, gaudi_of, parse, visible

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_hpu import selection
 from lsv_hpu.emulation.ops import fake_ops
 from lsv_hpu.selection import Selection, deselect, select

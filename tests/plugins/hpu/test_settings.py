@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lsv.config import EngineConfig, OptionValue
-from lsv.errors import ConfigError
 from lsv.settings import Declared, Given, gather, neutral
 from lsv.settings.options import for_scope
+from lsv_base.errors import ConfigError
 from lsv_hpu import plugin
 from lsv_hpu.settings import HpuOptions, declare, read
 

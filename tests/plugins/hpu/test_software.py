@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_hpu.devices import NAMES
 from lsv_hpu.emulation.platform import EmulatedHpu
 from lsv_hpu.platform import HpuPlatform

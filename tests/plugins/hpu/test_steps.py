@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from lsv import LLM, SamplingParams
-from lsv.errors import ConfigError
 from lsv.settings import Declared, gather
+from lsv_base.errors import ConfigError
 from lsv_hpu.emulation.counting import FakeCpuFallback
 from lsv_hpu.settings import HpuOptions, declare, read
 from lsv_hpu.steps.counters import StepCounter, chosen_counters

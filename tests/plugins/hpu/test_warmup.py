@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from lsv import LLM, SamplingParams
-from lsv.errors import ConfigError, LsvError
+from lsv_base.errors import ConfigError, LsvError
 from lsv_hpu.buckets.table import DECODE, PROMPT
 from lsv_hpu.device import HpuDevice
 from lsv_hpu.emulation.platform import EmulatedHpu, FakeHabana

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lsv import LLM, SamplingParams
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_hpu.emulation.platform import FakeHabana
 from lsv_runtime.emulation.fakes import StrictFake
 from lsv_testing.tiny import tiny

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from lsv.config import Transfers
-from lsv.errors import ConfigError
 from lsv.processes.nodes import door
 from lsv.processes.nodes.handshake import FETCHING, JOINING, introduce
-from lsv.processes.ports import free_port
 from lsv.transports import Site
 from lsv.transports.exchange import Seat, TransferFailed, join_address
+from lsv_base.errors import ConfigError
+from lsv_base.processes.ports import free_port
 from lsv_kv_offload import coming, files, form, nearby, notices, producers, server, wire
 from lsv_kv_offload.exchange import FileExchange
 from lsv_kv_offload.files import FileTransport

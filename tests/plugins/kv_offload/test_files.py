@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lsv.errors import ConfigError
 from lsv.transports import Site
+from lsv_base.errors import ConfigError
 from lsv_kv_offload import form
 from lsv_kv_offload.bound import SizeBound
 from lsv_kv_offload.files import FileTransport

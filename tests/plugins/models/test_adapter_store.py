@@ -8,8 +8,8 @@ from typing import ClassVar
 import pytest
 import torch
 
-from lsv.errors import CheckpointError
 from lsv.plugins.catalog import Catalog
+from lsv_base.errors import CheckpointError
 from lsv_runtime.adapters.slots import AdapterSlots
 from lsv_runtime.adapters.store import AdapterStore
 from lsv_runtime.adapters.vocabulary import HeadSlots, VocabularyShare

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lsv.config import EngineConfig
-from lsv.errors import CheckpointError
 from lsv.plugins.catalog import Catalog
+from lsv_base.errors import CheckpointError
 from lsv_runtime.worker.load.declared import Declared
 from lsv_testing.adapters import linear_layers, merge, write_adapter
 from lsv_testing.adapters.filling import load_adapter, with_slots

@@ -8,9 +8,9 @@ import pytest
 import torch
 import transformers
 
-from lsv.errors import CheckpointError
 from lsv.kv.spec import KVGroup
 from lsv.request.pooling import Pooler
+from lsv_base.errors import CheckpointError
 from lsv_runtime.attention import BatchLayout, CacheSpec
 from lsv_runtime.attention.dense import DenseAttention
 from lsv_runtime.nn.model import run

@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 
 import lsv_quant.plugin as quant
 from lsv.config import Choices
-from lsv.errors import CheckpointError
 from lsv.request.media import Modality
 from lsv.resolve.architecture.choice import choose_model
 from lsv.resolve.locate import read_config
+from lsv_base.errors import CheckpointError
 from lsv_models import plugin
 from lsv_models.gemma.gemma3n import SparseGatedMLP
 from lsv_models.gemma.sharing import find_sources

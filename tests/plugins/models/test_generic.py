@@ -11,7 +11,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from lsv import LLM, SamplingParams
-from lsv.errors import CheckpointError, ConfigError
+from lsv_base.errors import CheckpointError, ConfigError
 from lsv_runtime.devices.communicator import Communicator, Group
 from lsv_runtime.nn.embed import Embed
 from lsv_runtime.weights.quantizer import PlainLinear

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.worker.load.declared import declare
 from lsv_testing.model import engine_config
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.weights.place import Declaration, Weights
 from lsv_runtime.weights.quantizer import Unquantised
 

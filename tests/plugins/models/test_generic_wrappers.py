@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING
 
 from lsv import LLM, SamplingParams
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models import plugin
 from lsv_models.generic.building import make_model, parse
 from lsv_quant import plugin as quant

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
 import lsv_quant.plugin
-from lsv.errors import CheckpointError, ConfigError
+from lsv_base.errors import CheckpointError, ConfigError
 from lsv_models import plugin
 from lsv_runtime.nn.gpt.alibi import alibi_slopes
 from lsv_runtime.weights.quantizer import Linear

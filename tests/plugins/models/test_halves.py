@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from lsv import LLM, LoRARequest, SamplingParams
 from lsv.cli.main import main
-from lsv.errors import CheckpointError, LsvError
+from lsv_base.errors import CheckpointError, LsvError
 from lsv_testing.adapters import write_adapter
 from lsv_testing.tiny import SHAPE, draw_weights
 

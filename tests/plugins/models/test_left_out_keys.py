@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.worker.load.declared import declare
 from lsv_testing.model import SCHEDULES, Sequences, compare_logits, engine_config, load, reference_model, run_schedule
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from lsv.config import EngineConfig, ExpertOptions, Topology
-from lsv.errors import ConfigError
 from lsv.plugins.catalog import Catalog
+from lsv_base.errors import ConfigError
 from lsv_cpu import plugin as cpu
 from lsv_models import plugin
 from lsv_quant import plugin as quant

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from lsv import LLM, SamplingParams
 from lsv.config import Topology
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models import plugin
 from lsv_quant import plugin as quant
 from lsv_runtime.devices.collectives import BackendCommunicator, gloo

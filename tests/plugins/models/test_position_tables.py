@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import ModelOffer
 from lsv.plugins.catalog import Catalog
+from lsv_base.errors import CheckpointError, ConfigError
 from lsv_doctor.models.tiny import tiny_config
 from lsv_runtime.worker.load.declared import declare
 from lsv_testing.model import engine_config

@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from lsv.config import Topology
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_cpu import plugin as cpu
 from lsv_models import plugin
 from lsv_quant import plugin as quant

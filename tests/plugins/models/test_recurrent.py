@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lsv.errors import CheckpointError, ConfigError
 from lsv.plugins.catalog import Catalog
+from lsv_base.errors import CheckpointError, ConfigError
 from lsv_runtime.devices.communicator import Group
 from lsv_runtime.worker.load.bound import bind
 from lsv_runtime.worker.load.declared import declare

@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 
-from lsv.errors import CheckpointError, ConfigError
+from lsv_base.errors import CheckpointError, ConfigError
 from lsv_doctor.models.tiny import make_model, save, tiny_config
 from lsv_doctor.models.wrappers import tiny_wrapper
 from lsv_doctor.models.wrappers.halves import language_model

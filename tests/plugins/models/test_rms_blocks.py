@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.rms.blocks import OffsetRMSNorm, ShardedRMSNorm
 from lsv_runtime.worker.load.declared import declare
 from lsv_testing.model import PROMPTS, Sequences, engine_config, load, run_schedule, whole

@@ -13,7 +13,7 @@ import transformers
 from safetensors.torch import load_file
 
 from lsv import LLM, SamplingParams, zip_enc_dec_prompts
-from lsv.errors import BadRequest, CheckpointError, ConfigError
+from lsv_base.errors import BadRequest, CheckpointError, ConfigError
 from lsv_doctor.models.check import check
 from lsv_doctor.models.classes import read_classes
 from lsv_doctor.models.orders import Order

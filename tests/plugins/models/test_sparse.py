@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lsv.config import Topology
-from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import KernelOffer
+from lsv_base.errors import CheckpointError, ConfigError
 from lsv_cpu import plugin as cpu
 from lsv_models import plugin
 from lsv_quant import plugin as quant

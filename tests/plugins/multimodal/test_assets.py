@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lsv.errors import BadRequest, RequestFailed
+from lsv_base.errors import BadRequest, RequestFailed
 from lsv_multimodal import assets
 from lsv_multimodal.assets import AudioAsset, ImageAsset, VideoAsset
 

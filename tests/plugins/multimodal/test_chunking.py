@@ -10,12 +10,12 @@ import pytest
 import pytest_asyncio
 
 from lsv.config import EngineConfig
-from lsv.errors import BadRequest
 from lsv.media.items import AudioChunk, Encoded
 from lsv.media.options import MediaOptions
 from lsv.media.processor import Audio
 from lsv.plugins import Plugins
-from lsv.processes.side.process import Broken, SideProcess
+from lsv_base.errors import BadRequest
+from lsv_base.processes.side.process import Broken, SideProcess
 from lsv_multimodal.chunking import split_audio
 from lsv_multimodal.service import LocalMediaService
 from lsv_multimodal.worker.messages import Command, Init, Reply, SplitAudio

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from lsv.errors import BadRequest
 from lsv.media.options import Limits
+from lsv_base.errors import BadRequest
 from lsv_multimodal.decoding import images
 from lsv_multimodal.decoding.audio import decode_audio, measure_audio, mix_audio
 from lsv_multimodal.decoding.frames import choose_frames

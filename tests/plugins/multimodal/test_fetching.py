@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 import httpcore2
 import pytest
 
-from lsv.errors import BadRequest
 from lsv.media.content_parts import Reference
 from lsv.media.items import Encoded
 from lsv.media.options import Limits, MediaOptions
+from lsv_base.errors import BadRequest
 from lsv_multimodal.fetching.http import Fetcher
 from lsv_multimodal.fetching.nat64 import find_prefixes
 from lsv_multimodal.fetching.sources import Sources

@@ -15,8 +15,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from lsv import LLM, SamplingParams
-from lsv.errors import BadRequest, ConfigError
 from lsv.plugins import Plugins
+from lsv_base.errors import BadRequest, ConfigError
 from lsv_testing.tiny import tiny
 
 from .conftest import clip, encode, link, solid, sound, write_mini_tokenizer

@@ -13,13 +13,13 @@ import pytest
 import pytest_asyncio
 
 from lsv.config import EngineConfig
-from lsv.errors import BadRequest, ConfigError, PluginError
 from lsv.media.content_parts import Reference
 from lsv.media.items import Encoded, Prepared
 from lsv.media.options import Limits, MediaOptions
 from lsv.media.processor import Processed
 from lsv.media.service import open_service
 from lsv.plugins import Plugins
+from lsv_base.errors import BadRequest, ConfigError, PluginError
 from lsv_multimodal.cache import PreparedCache
 from lsv_multimodal.service import LocalMediaService
 from suite.waiting import until

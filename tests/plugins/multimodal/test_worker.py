@@ -19,12 +19,12 @@ import pytest
 import pytest_asyncio
 
 from lsv.config import EngineConfig
-from lsv.errors import BadRequest, LsvError, PluginError, RequestFailed
 from lsv.media.items import Encoded, Prepared
 from lsv.media.options import Limits, MediaOptions
 from lsv.plugins import Plugins
-from lsv.processes.confinement.probe import find_measures
-from lsv.processes.side.process import Broken, SideProcess
+from lsv_base.errors import BadRequest, LsvError, PluginError, RequestFailed
+from lsv_base.processes.confinement.probe import find_measures
+from lsv_base.processes.side.process import Broken, SideProcess
 from lsv_multimodal.preprocessing import Preprocessor
 from lsv_multimodal.worker.messages import Command, Init, Prepare, Reply
 from lsv_multimodal.worker.pool import WorkerPool, media_worker
@@ -135,7 +135,7 @@ def test_workers_lower_their_priority_and_end_with_their_parent(config: EngineCo
     script = (
         "import sys, time, msgspec; from lsv.config import EngineConfig; from lsv.media.options import Limits\n"
         "from lsv_multimodal.worker.messages import Init; from lsv_multimodal.worker.pool import media_worker\n"
-        "from lsv.processes.side.process import SideProcess; from lsv.media.options import MediaOptions\n"
+        "from lsv_base.processes.side.process import SideProcess; from lsv.media.options import MediaOptions\n"
         "from pathlib import Path\n"
         "config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=EngineConfig)\n"
         "worker = SideProcess(media_worker(MediaOptions()), Init(config, Limits()))\n"

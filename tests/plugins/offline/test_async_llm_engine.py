@@ -8,8 +8,8 @@ import pytest
 
 import lsv_demo
 from lsv import AsyncEngineArgs, AsyncLLMEngine, LoRARequest, PoolingParams, SamplingParams
-from lsv.errors import BadRequest, EngineDied, LsvError
 from lsv.request.output_kind import RequestOutputKind
+from lsv_base.errors import BadRequest, EngineDied, LsvError
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 

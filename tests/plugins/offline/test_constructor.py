@@ -12,7 +12,7 @@ import pytest
 
 import lsv_demo
 from lsv import LLM, SamplingParams
-from lsv.errors import BadRequest, LsvError
+from lsv_base.errors import BadRequest, LsvError
 
 CHECKPOINT = Path(lsv_demo.__file__).parent / "checkpoint"
 SMALL: dict[str, Any] = {"max_model_len": 128, "max_num_seqs": 2}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lsv import AsyncEngineArgs, EngineArgs, FlexibleArgumentParser
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_offline.llm import read_arguments
 
 

@@ -14,7 +14,6 @@ import lsv
 from lsv import LLM, EngineArgs, SamplingParams, plugins
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Update
-from lsv.errors import BadRequest, ConfigError, EngineDied, RequestFailed
 from lsv.media.options import MediaOptions
 from lsv.request.output_kind import RequestOutputKind
 from lsv.request.params import PoolingParams
@@ -22,6 +21,7 @@ from lsv.request.prompt import Prompt
 from lsv.request.request import FinishReason
 from lsv.scheduler.policy import Fcfs
 from lsv.text.prompts import PromptReader
+from lsv_base.errors import BadRequest, ConfigError, EngineDied, RequestFailed
 from lsv_offline import generation
 from lsv_offline.llm import LLMEngine, read_options
 from lsv_testing.fakes import tokens as fake_tokens

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_quant.checkpoints.autoround import make
 from lsv_runtime.nn.linear import Column
 from lsv_runtime.weights.quantizer import LinearLayer

@@ -11,7 +11,7 @@ import torch
 import lsv_models.plugin
 import lsv_quant.plugin
 from lsv import LLM, SamplingParams
-from lsv.errors import CheckpointError, ConfigError
+from lsv_base.errors import CheckpointError, ConfigError
 from lsv_quant.checkpoints.awq import make
 from lsv_runtime.nn.linear import Column
 from lsv_runtime.weights.place import Part

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lsv import LLM, SamplingParams
-from lsv.errors import CheckpointError, ConfigError
+from lsv_base.errors import CheckpointError, ConfigError
 from lsv_quant.checkpoints.bitsandbytes import make
 from lsv_quant.checkpoints.bitsandbytes_source import BitsandbytesSource
 from lsv_quant.tables import EXACT_NF4

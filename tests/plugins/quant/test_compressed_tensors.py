@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.errors import CheckpointError, ConfigError
+from lsv_base.errors import CheckpointError, ConfigError
 from lsv_quant.checkpoints.compressed_tensors import make
 from lsv_runtime.nn.linear import Column, Row
 from lsv_runtime.weights.checkpoint import DummySource

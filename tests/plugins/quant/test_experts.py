@@ -10,7 +10,7 @@ import torch
 import lsv_models.plugin
 import lsv_quant.plugin
 from lsv import LLM
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_runtime.weights.quantizer import Linear
 from lsv_testing.catalog import catalog_of
 from lsv_testing.model import engine_config, load

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.errors import CheckpointError, ConfigError
 from lsv.request.adapter import LoRARequest
+from lsv_base.errors import CheckpointError, ConfigError
 from lsv_quant import fp8
 from lsv_quant.checkpoints import fp8_checkpoint
 from lsv_quant.tables import E4M3

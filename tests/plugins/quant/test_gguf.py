@@ -16,9 +16,9 @@ import lsv_cpu.plugin
 import lsv_models.plugin
 import lsv_quant.plugin
 from lsv import LLM, SamplingParams
-from lsv.errors import CheckpointError, ConfigError
 from lsv.resolve.files import check_load_format
 from lsv.resolve.locate import locate_model
+from lsv_base.errors import CheckpointError, ConfigError
 from lsv_quant.gguf import config
 from lsv_quant.gguf.blocks import TABLES, decode, read_codes, read_offsets, read_scales
 from lsv_quant.gguf.file import read_gguf

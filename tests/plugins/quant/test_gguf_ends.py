@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from lsv.errors import CheckpointError
 from lsv.text.tokenizer import Tokenizer
+from lsv_base.errors import CheckpointError
 from lsv_quant.gguf.config import read_generation, read_sampling
 from lsv_quant.gguf.tokenizer import write_tokenizer
 

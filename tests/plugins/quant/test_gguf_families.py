@@ -14,8 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lsv.errors import CheckpointError
 from lsv.plugins.catalog import Catalog
+from lsv_base.errors import CheckpointError
 from lsv_models import plugin
 from lsv_quant import plugin as quant
 from lsv_quant.gguf.families import FAMILIES

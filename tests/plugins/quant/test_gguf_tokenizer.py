@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import lsv_demo
-from lsv.errors import CheckpointError
 from lsv.text.tokenizer import Tokenizer
+from lsv_base.errors import CheckpointError
 from lsv_quant.gguf.tokenizer import write_tokenizer
 
 DEMO = Path(lsv_demo.__file__).parent / "checkpoint"

@@ -11,7 +11,7 @@ import torch
 
 import lsv_models.plugin
 import lsv_quant.plugin
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_quant.checkpoints.gptq import make
 from lsv_runtime.nn.linear import Row
 from lsv_runtime.weights.quantizer import LinearLayer

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_quant.checkpoints.compressed_tensors import make as make_compressed
 from lsv_quant.checkpoints.gptq import make as make_gptq
 from lsv_quant.checkpoints.marlin_source import MarlinSource

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from lsv.config import EngineConfig
-from lsv.errors import ConfigError
 from lsv.plugins import load
 from lsv.resolve import resolve
 from lsv.settings import Declared, gather, options
 from lsv.settings.flags import parse
+from lsv_base.errors import ConfigError
 
 
 def configure(folder: Path, asked: str | None, declared: dict[str, Any] | None) -> EngineConfig:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_quant.online import online_coded
 from lsv_quant.online.online_coded import Round, to_mxfp4, to_nf4
 from lsv_quant.tables import E2M1, EXACT_NF4, NF4, nearest

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.errors import CheckpointError
 from lsv.resolve.locate import merge
+from lsv_base.errors import CheckpointError
 from lsv_quant.checkpoints import autoround, awq, compressed_tensors, fp8_checkpoint, gptq
 from lsv_quant.checkpoints.scheme import Scheme
 from lsv_runtime.weights.quantizer import LinearLayer, PerLayer, Unquantised

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_quant.checkpoints.compressed_tensors import make
 from lsv_quant.checkpoints.sparse_source import SparseSource
 from lsv_testing.quantised import answer, write_quantised

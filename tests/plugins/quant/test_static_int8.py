@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_quant.checkpoints.compressed_tensors import make
 from lsv_testing.quantised import answer, fused_layer, write_quantised
 from lsv_testing.quantizer import check_quantizer

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_quant.checkpoints.torchao import make
 from lsv_runtime.nn.linear import Column
 from lsv_runtime.weights.checkpoint import DummySource

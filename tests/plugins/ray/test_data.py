@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lsv.cli import main
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 
 pytest.importorskip("ray")
 pytest.importorskip("pyarrow")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lsv import LLM, SamplingParams
-from lsv.errors import ConfigError, EngineDied
+from lsv_base.errors import ConfigError, EngineDied
 
 pytest.importorskip("ray")
 

@@ -17,7 +17,7 @@ import openai
 import pytest
 
 from lsv import LLM, SamplingParams
-from lsv.processes.ports import free_port
+from lsv_base.processes.ports import free_port
 from lsv_testing.tiny import tiny
 
 pytest.importorskip("ray")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from lsv.errors import EngineDied
 from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import Begin, Grown, Kind, Rows, StepPlan
+from lsv_base.errors import EngineDied
 from lsv_testing.fakes.clock import FakeClock
 from lsv_testing.fakes.faults import FaultInjector, Faults
 from lsv_testing.fakes.rig import FULL, Rig

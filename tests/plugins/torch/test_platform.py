@@ -11,13 +11,13 @@ import torch
 
 from lsv import LLM, SamplingParams
 from lsv.capabilities import DeviceInfo
-from lsv.errors import ConfigError
 from lsv.offers import PlatformOffer
 from lsv.plugins import load
 from lsv.resolve import resolve
 from lsv.settings import Declared, gather
 from lsv.settings.flags import parse
 from lsv.settings.options import for_scope
+from lsv_base.errors import ConfigError
 from lsv_runtime.devices.device import Memory
 from lsv_testing.platform import check_platform
 from lsv_testing.tiny import tiny

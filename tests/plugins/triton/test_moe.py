@@ -13,8 +13,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import GridExecutor
 
-from lsv.errors import CheckpointError
 from lsv.offers import KernelOffer, load_object
+from lsv_base.errors import CheckpointError
 from lsv_models.sparse.gpt_oss import ClampedExpert
 from lsv_quant import fp8
 from lsv_quant.online import int4, int8, online_coded

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from triton.runtime.interpreter import GridExecutor
 
-from lsv.errors import ConfigError
 from lsv.offers import KernelOffer, load_object
+from lsv_base.errors import ConfigError
 from lsv_quant import plugin as quant
 from lsv_runtime.devices.collectives import BackendCommunicator, gloo
 from lsv_runtime.devices.communicator import Group

@@ -15,11 +15,11 @@ import torch
 
 from lsv import LLM, SamplingParams
 from lsv.config import EngineConfig
-from lsv.errors import ConfigError
 from lsv.plugins import load
 from lsv.resolve import resolve
 from lsv.settings import Declared, gather, options
 from lsv.settings.flags import parse
+from lsv_base.errors import ConfigError
 from lsv_runtime.devices.communicator import Group
 from lsv_runtime.devices.graphs import Graphs
 from lsv_runtime.devices.shapes import BatchLimits, Shape

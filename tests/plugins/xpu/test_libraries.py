@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from lsv.errors import ConfigError
 from lsv.offers import load_object
+from lsv_base.errors import ConfigError
 from lsv_runtime.emulation.fakes import StrictFake
 from lsv_xpu import libraries, plugin
 from lsv_xpu.devices_table import by_short_name

@@ -14,9 +14,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lsv.errors import ConfigError
-from lsv.processes.folder import PrivateFolder
 from lsv.settings import Declared, gather, neutral
+from lsv_base.errors import ConfigError
+from lsv_base.processes.folder import PrivateFolder
 from lsv_runtime.devices.collectives import serve_store
 from lsv_runtime.devices.communicator import Group
 from lsv_runtime.emulation.placement.launches import EmulatedGloo

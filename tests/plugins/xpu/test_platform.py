@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_testing.platform import check_platform
 from lsv_xpu import plugin
 from lsv_xpu.platform import XpuPlatform

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lsv import LLM, SamplingParams
-from lsv.processes.ports import free_port
-from lsv.processes.process import Process
+from lsv_base.processes.ports import free_port
+from lsv_base.processes.process import Process
 from lsv_testing.tiny import tiny
 
 

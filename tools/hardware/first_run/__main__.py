@@ -15,8 +15,8 @@ from first_run.ladder import REFERENCE, Outcome, Rung, climb, rungs
 from first_run.report import write
 from lsv import plugins
 from lsv.config import Choices
-from lsv.errors import ConfigError
 from lsv.resolve.hardware import choose_platform
+from lsv_base.errors import ConfigError
 
 
 def main() -> int:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lsv import LLM, SamplingParams
-from lsv.errors import LsvError
+from lsv_base.errors import LsvError
 
 PROMPTS = ("Who lives in the house?", "Lena is", "The capital of France is", "One, two, three,")
 TOKENS = 24

@@ -9,8 +9,8 @@ from typing import Any
 
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from lsv.errors import BadRequest
 from lsv.text.chat_template import ChatTemplates
+from lsv_base.errors import BadRequest
 from published.prompts import CONVERSATION
 
 TOOL = {"type": "function", "function": {"name": "now", "description": "The <time>", "parameters": {"type": "object"}}}

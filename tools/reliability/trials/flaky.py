@@ -20,8 +20,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 TESTS = (
-    "tests/core/engine", "tests/core/grammars", "tests/core/media", "tests/plugins/offline", "tests/core/processes",
-    "tests/core/remote_code", "tests/core/text", "tests/plugins/runtime/worker", "tests/e2e", "tests/plugins/api",
+    "tests/core/engine", "tests/core/grammars", "tests/core/media", "tests/plugins/offline", "tests/base/processes",
+    "tests/base/remote_code", "tests/core/text", "tests/plugins/runtime/worker", "tests/e2e", "tests/plugins/api",
     "tests/plugins/multimodal",
 )  # fmt: skip
 """Folders whose tests start processes, or talk to some."""

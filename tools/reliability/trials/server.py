@@ -13,8 +13,8 @@ from typing import Self
 
 import httpx2
 
-from lsv.processes.ports import free_port
-from lsv.processes.process import Process
+from lsv_base.processes.ports import free_port
+from lsv_base.processes.process import Process
 from lsv_bench.server import Health
 from trials.processes import descendants
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lsv import LLM
-from lsv.errors import LsvError
+from lsv_base.errors import LsvError
 
 KEPT = 3
 """How many engines stay open."""

@@ -15,8 +15,8 @@ from typing import Any
 
 import openai
 
-from lsv.processes.ports import free_port
 from lsv.settings import environment_with
+from lsv_base.processes.ports import free_port
 
 CHOSEN = ("LSV_PLATFORM", "LSV_EMULATE", "LSV_HPU_SKIP_WARMUP")
 """With these set, all of this folder runs on that platform: see ``make test-emulated``."""

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from lsv.errors import LsvError
+from lsv_base.errors import LsvError
 from lsv_webui.api import Api
 from lsv_webui.chat import thinking
 from lsv_webui.chat.conversation import Message, ToolCall

@@ -6,7 +6,7 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 
-from lsv.errors import BadRequest
+from lsv_base.errors import BadRequest
 
 LONGEST = 200
 """Characters of an expression."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from lsv.errors import BadRequest
+from lsv_base.errors import BadRequest
 from lsv_webui.api import Model
 
 _ONE = {"image": "an image", "audio": "an audio file", "video": "a video"}

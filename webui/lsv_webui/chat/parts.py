@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lsv.errors import BadRequest
+from lsv_base.errors import BadRequest
 from lsv_webui.chat.conversation import Chat, Message, ToolCall
 
 _KINDS = {"image_url": "image", "input_audio": "audio", "video_url": "video"}

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from lsv.errors import BadRequest
+from lsv_base.errors import BadRequest
 from lsv_webui.api import Abilities
 from lsv_webui.chat.tools import offered
 

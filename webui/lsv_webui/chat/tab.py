@@ -11,7 +11,7 @@ from typing import Any
 
 import gradio as gr
 
-from lsv.errors import LsvError
+from lsv_base.errors import LsvError
 from lsv_webui.api import Api, Model
 from lsv_webui.chat import conversation, media, tools
 from lsv_webui.chat.answer import write

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from lsv.errors import BadRequest, LsvError
+from lsv_base.errors import BadRequest, LsvError
 from lsv_webui.chat.arithmetic import calculate
 from lsv_webui.chat.conversation import ToolCall
 

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from lsv.errors import LsvError
+from lsv_base.errors import LsvError
 from lsv_webui.chat.answer import MEASURABLE_SECONDS, duration
 from lsv_webui.chat.conversation import Chat, Message, ToolCall
 from lsv_webui.chat.maths import mark_formulas

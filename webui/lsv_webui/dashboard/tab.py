@@ -6,7 +6,7 @@ import time
 
 import gradio as gr
 
-from lsv.errors import LsvError
+from lsv_base.errors import LsvError
 from lsv_webui.api import Api
 from lsv_webui.chat.view import QUIET, banner
 from lsv_webui.dashboard.cards import SHOWN, draw

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lsv.adapters.peft import PeftConfig
 from lsv.adapters.reading.messages import Module, Stored
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 
 _MODULE = r"(?:base_model\.model\.)?(?P<module>.+?)"
 _LOW = re.compile(

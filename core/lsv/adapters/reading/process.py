@@ -12,9 +12,9 @@ from typing import Any
 from lsv.adapters import peft
 from lsv.adapters.reading.messages import Begin, Command, Digest, Look, Reply
 from lsv.config import Confinement
-from lsv.errors import CheckpointError
-from lsv.processes.confinement.terms import Terms
-from lsv.processes.side.process import Broken, Kind, SideProcess
+from lsv_base.errors import CheckpointError
+from lsv_base.processes.confinement.terms import Terms
+from lsv_base.processes.side.process import Broken, Kind, SideProcess
 
 SECONDS = 120.0
 """Time limit for reading a whole adapter."""

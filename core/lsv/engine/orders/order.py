@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from lsv.processes.orders import OrderRecord, OrderTable
+from lsv_base.processes.orders import OrderRecord, OrderTable
 
 
 class Order(OrderRecord, frozen=True):

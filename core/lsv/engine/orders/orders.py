@@ -10,7 +10,7 @@ from typing import Any
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Control, Controlled
 from lsv.engine.orders.order import Drain, Order
-from lsv.errors import EngineDied, LsvError, Unavailable
+from lsv_base.errors import EngineDied, LsvError, Unavailable
 
 Announce = Callable[[str], None]
 """Called with what is done next, which may take as long as loading does."""

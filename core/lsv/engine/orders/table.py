@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from lsv.engine.orders.order import Drain, EngineOrders, Handler, ResetPrefixCache
 from lsv.engine.parts.part import Part
-from lsv.errors import BadRequest
+from lsv_base.errors import BadRequest
 
 
 def make_table(parts: Iterable[Part], reset_prefix_cache: Callable[[], None]) -> EngineOrders:

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from lsv.engine.messages import EngineMessage, Stats
 from lsv.engine.orders.order import Order
 from lsv.engine.parts.part import Part, overriding
-from lsv.errors import BadRequest, LsvError, PluginError, RequestFailed
 from lsv.request.group import RequestGroup
 from lsv.request.spec import RequestSpec
+from lsv_base.errors import BadRequest, LsvError, PluginError, RequestFailed
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from lsv.engine.messages import Adapters
 from lsv.engine.orders.adapters import LoadAdapter, UnloadAdapter
 from lsv.engine.orders.order import Handler
 from lsv.engine.parts.part import Part, PartContext
-from lsv.errors import LsvError, Unavailable
 from lsv.request.adapter import Adapter
 from lsv.request.group import RequestGroup
+from lsv_base.errors import LsvError, Unavailable
 
 
 def make_adapters(context: PartContext) -> AdaptersPart:

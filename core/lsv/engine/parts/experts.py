@@ -12,7 +12,7 @@ from lsv.config import EngineConfig, ExpertOptions
 from lsv.engine.executor import BalanceExperts, CountExperts
 from lsv.engine.messages import ExpertCounts, Stats
 from lsv.engine.parts.part import Part, PartContext
-from lsv.processes.orders import WorkerOrder
+from lsv_base.processes.orders import WorkerOrder
 
 log = logging.getLogger(__name__)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from lsv.engine.parts.part import Host, Part, PartContext
-from lsv.errors import PluginError
 from lsv.offers import PartOffer
 from lsv.plugins.catalog import Catalog
+from lsv_base.errors import PluginError
 
 
 def make_parts(catalog: Catalog, engine: Host) -> list[Part]:

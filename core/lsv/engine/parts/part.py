@@ -8,10 +8,8 @@ from typing import ClassVar, NamedTuple, Protocol, TypeVar
 from lsv.config import EngineConfig, Fit
 from lsv.engine.messages import EngineMessage, Stats
 from lsv.engine.orders.order import Handlers, Order
-from lsv.errors import LsvError
 from lsv.kv.manager import KVManager
 from lsv.plugins.catalog import Catalog
-from lsv.processes.orders import WorkerOrder
 from lsv.request.group import RequestGroup
 from lsv.request.request import Request
 from lsv.scheduler.outcome import Outcome
@@ -19,6 +17,8 @@ from lsv.scheduler.plan import AwaitMasks
 from lsv.scheduler.plan_builder import GuidedRow
 from lsv.scheduler.scheduler import Scheduler
 from lsv.transports.exchange import Exchange
+from lsv_base.errors import LsvError
+from lsv_base.processes.orders import WorkerOrder
 
 
 class Host(Protocol):

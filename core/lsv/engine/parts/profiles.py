@@ -8,8 +8,8 @@ from lsv.config import EngineConfig
 from lsv.engine.executor import StartProfiler, StopProfiler
 from lsv.engine.orders.order import Handler, Order
 from lsv.engine.parts.part import Part, PartContext
-from lsv.errors import BadRequest
-from lsv.processes.orders import WorkerOrder
+from lsv_base.errors import BadRequest
+from lsv_base.processes.orders import WorkerOrder
 
 
 class StartProfile(Order, frozen=True):

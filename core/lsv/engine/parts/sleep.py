@@ -10,8 +10,8 @@ from lsv.engine.messages import Asleep
 from lsv.engine.orders.order import Handler, Order
 from lsv.engine.orders.sleep import LEVELS, MODES, PARTS, Sleep, WakeUp
 from lsv.engine.parts.part import Host, Part, PartContext
-from lsv.errors import BadRequest, Unavailable
 from lsv.request.group import RequestGroup
+from lsv_base.errors import BadRequest, Unavailable
 
 log = logging.getLogger(__name__)
 

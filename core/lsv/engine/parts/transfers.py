@@ -9,9 +9,9 @@ import msgspec
 from lsv.config import Fit
 from lsv.engine.messages import Stats
 from lsv.engine.parts.part import Host, Part, PartContext
-from lsv.errors import LsvError
 from lsv.request.group import RequestGroup
 from lsv.transports.fetches import Fetches
+from lsv_base.errors import LsvError
 
 
 def make_transfers(context: PartContext) -> TransfersPart:

@@ -10,7 +10,7 @@ from lsv.engine.replicas.nodes.stand_in import StandIn
 from lsv.engine.replicas.supervisors import Supervisors
 from lsv.engine.socket_client import SocketClient
 from lsv.engine.supervision.supervisor import Supervisor
-from lsv.errors import LsvError
+from lsv_base.errors import LsvError
 
 log = logging.getLogger(__name__)
 

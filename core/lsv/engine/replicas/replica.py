@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from lsv.engine.replicas.prefixes import Chain, HeldBlocks
 from lsv.engine.replicas.router import Load
 from lsv.engine.socket_client import SocketClient
-from lsv.errors import LsvError, Unavailable
 from lsv.request.spec import RequestSpec
+from lsv_base.errors import LsvError, Unavailable
 
 _MOST_BLOCKS = 1 << 18
 """Blocks that are remembered of a replica, however large its cache is."""

@@ -23,10 +23,10 @@ from lsv.engine.replicas.replica import Replica, Visit
 from lsv.engine.replicas.router import Router
 from lsv.engine.replicas.totals import add_stats
 from lsv.engine.socket_client import SocketClient
-from lsv.errors import EngineDied, LsvError, Overloaded, Unavailable
 from lsv.request.adapter import Adapter
 from lsv.request.outputs import Chunk, RequestRecord, Timings
 from lsv.request.spec import RequestSpec
+from lsv_base.errors import EngineDied, LsvError, Overloaded, Unavailable
 
 if TYPE_CHECKING:
     from lsv.media.service import MediaService

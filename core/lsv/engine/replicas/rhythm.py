@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from lsv.config import Topology
-from lsv.processes.folder import PrivateFolder
+from lsv_base.processes.folder import PrivateFolder
 
 _COUNT = struct.Struct("<q")
 _MOST = 1 << 16

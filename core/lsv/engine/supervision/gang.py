@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from lsv.errors import EngineDied, LsvError, StartError
+from lsv_base.errors import EngineDied, LsvError, StartError
 
 Fall = Callable[[LsvError], None]
 """Ends an engine at once, with the error that this means to its clients."""

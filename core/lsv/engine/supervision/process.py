@@ -7,8 +7,8 @@ from pathlib import Path
 
 from lsv.config import EngineConfig
 from lsv.engine.messages import Beat, Boot
-from lsv.errors import EngineDied, LsvError
-from lsv.processes.child import Child
+from lsv_base.errors import EngineDied, LsvError
+from lsv_base.processes.child import Child
 
 _BACKLOG = 64
 _EXPLAIN_SECONDS = 2.0

@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 
-from lsv.errors import EngineDied, LsvError
+from lsv_base.errors import EngineDied, LsvError
 
 _LOOK = 0.5
 """Seconds between looks at how long the engine has been silent."""

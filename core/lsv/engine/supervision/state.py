@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from lsv.errors import EngineDied, ErrorRecord, LsvError, from_record
+from lsv_base.errors import EngineDied, ErrorRecord, LsvError, from_record
 
 _SOCKET, _STATE = "engine.sock", "supervision.json"
 _ROOM = 4096

@@ -16,8 +16,8 @@ from lsv.config import EngineConfig
 from lsv.engine.supervision.gang import Bond
 from lsv.engine.supervision.process import EngineProcess
 from lsv.engine.supervision.state import Supervision, publish, socket_in
-from lsv.errors import EngineDied, LsvError, StartError
-from lsv.processes.folder import PrivateFolder
+from lsv_base.errors import EngineDied, LsvError, StartError
+from lsv_base.processes.folder import PrivateFolder
 
 log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import msgspec
 
 from lsv.config import EngineConfig
-from lsv.errors import EngineDied
 from lsv.processes.nodes.handshake import MEETING
 from lsv.processes.nodes.reaching import GREETING_SECONDS, Way, reach
-from lsv.processes.peer import Peer
 from lsv.settings.cluster_key import read_cluster_key
+from lsv_base.errors import EngineDied
+from lsv_base.processes.peer import Peer
 
 OpenAt = Callable[[str], str]
 """Given this machine's address on the way to node 0, returns the address of this member; empty for none."""

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from lsv.config import EngineConfig
-from lsv.errors import ConfigError
-from lsv.untrusted.files import read_regular
-from lsv.version import __version__
+from lsv_base.errors import ConfigError
+from lsv_base.untrusted.files import read_regular
+from lsv_base.version import __version__
 
 _OWN = frozenset(
     {"model", "parts", "tokenizer", "generation", "kv_scales", "served_names", "reasons", "options", "device", "nodes"}

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from lsv.errors import EngineDied, StartError
 from lsv.processes.nodes.handshake import JOINING, OtherKey, OtherProtocol, introduce
 from lsv.settings.host_ip import read_host_ip
+from lsv_base.errors import EngineDied, StartError
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ from typing import Any, get_args
 import msgspec
 
 from lsv.config import Choices
-from lsv.errors import ConfigError
 from lsv.offers import DrafterOffer, ModelOffer
 from lsv.plugins.catalog import Catalog
 from lsv.request.media import Modality
@@ -21,6 +20,7 @@ from lsv.resolve.locate import language_of, read_config
 from lsv.resolve.overrides import instead, strange_overrides
 from lsv.resolve.pooling import HEADS
 from lsv.settings import Settings
+from lsv_base.errors import ConfigError
 
 
 class Served(msgspec.Struct, frozen=True):

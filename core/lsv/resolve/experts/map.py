@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 
 _FORM = "a list of the ranks of a layer's experts by number, or a list of such lists"
 

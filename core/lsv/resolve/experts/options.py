@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from lsv.config import Choices, ExpertOptions, Topology
-from lsv.errors import ConfigError
 from lsv.resolve.experts.map import read_map
 from lsv.settings import Settings
+from lsv_base.errors import ConfigError
 
 _NAME = "eplb_config"
 _STEPS = {"window_size": "eplb_window_size", "step_interval": "eplb_step_interval"}

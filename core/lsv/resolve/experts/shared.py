@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lsv.config import EngineConfig
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 
 _EXECUTORS = ("inline", "processes", "nodes")
 

@@ -5,9 +5,9 @@ Imports no torch.
 from __future__ import annotations
 
 from lsv.config import Nodes, Topology
-from lsv.errors import ConfigError
 from lsv.settings import Settings
 from lsv.settings.launchers import given_or_launched
+from lsv_base.errors import ConfigError
 
 _PORT = 29501
 _LAST_PORT = 65535

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lsv.config import ReplicaNodes
-from lsv.errors import ConfigError
 from lsv.resolve.ranks.nodes import check_address, check_key, find_address, find_number
 from lsv.settings import Settings
+from lsv_base.errors import ConfigError
 
 
 class Placement(NamedTuple):

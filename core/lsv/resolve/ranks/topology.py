@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 from lsv.config import Choices, EngineConfig, Topology
-from lsv.errors import ConfigError
 from lsv.offers import ExecutorOffer, KernelOffer, PlacerOffer
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.experts.options import choose_experts
@@ -15,6 +14,7 @@ from lsv.resolve.ranks.nodes import choose_nodes
 from lsv.resolve.ranks.replicas import Placement, has_whole_replicas, place_replicas
 from lsv.settings import Settings
 from lsv.settings.host_ip import check_host_ip
+from lsv_base.errors import ConfigError
 
 
 def choose_ranks(settings: Settings, platform: str, catalog: Catalog, choices: Choices) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 
 from lsv.config import EngineConfig, Reason
-from lsv.errors import ConfigError
 from lsv.offers import QuantizerOffer, load_object
 from lsv.plugins.catalog import Catalog
 from lsv.settings import Settings
+from lsv_base.errors import ConfigError
 
 _SETTING = "quantization_calibration"
 _SOURCE = "the weights that were fitted"

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from lsv.config import Choices
-from lsv.errors import ConfigError
 from lsv.offers import QuantizerOffer
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.adapters import untargeted_layers
 from lsv.resolve.lengths import mapping_of
 from lsv.settings import Settings
+from lsv_base.errors import ConfigError
 
 
 def choose_quantizer(

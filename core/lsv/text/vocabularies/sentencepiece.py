@@ -14,8 +14,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from lsv.errors import CheckpointError
-from lsv.untrusted.files import read_regular
+from lsv_base.errors import CheckpointError
+from lsv_base.untrusted.files import read_regular
 
 NORMAL, UNKNOWN, CONTROL, USER = 1, 2, 3, 4
 """Kinds of pieces, ``SentencePiece.Type``."""

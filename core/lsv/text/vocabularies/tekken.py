@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 from tokenizers import AddedToken, Tokenizer
 
-from lsv.errors import CheckpointError
 from lsv.text.vocabularies.ranked import make_tokenizer
-from lsv.untrusted.files import read_regular
+from lsv_base.errors import CheckpointError
+from lsv_base.untrusted.files import read_regular
 
 FILE = "tekken.json"
 NAMED = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}

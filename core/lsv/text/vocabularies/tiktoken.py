@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from tokenizers import AddedToken, Tokenizer
 
-from lsv.errors import CheckpointError
 from lsv.text.vocabularies.ranked import make_tokenizer
-from lsv.untrusted.files import read_text
+from lsv_base.errors import CheckpointError
+from lsv_base.untrusted.files import read_text
 
 
 class _Known(NamedTuple):

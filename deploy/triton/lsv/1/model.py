@@ -10,7 +10,7 @@ import numpy as np
 import triton_python_backend_utils as triton
 
 from lsv import LLM, RequestOutput, SamplingParams
-from lsv.errors import LsvError
+from lsv_base.errors import LsvError
 
 
 class TritonPythonModel:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")

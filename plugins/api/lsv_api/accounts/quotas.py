@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from lsv.errors import Overloaded
 from lsv_api.accounts.account import Account, Accounts
 from lsv_api.accounts.buckets import Buckets
+from lsv_base.errors import Overloaded
 
 _MINUTE, _DAY = 60.0, 86_400.0
 

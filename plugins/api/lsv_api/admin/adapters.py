@@ -9,11 +9,11 @@ from __future__ import annotations
 from sanic.response import HTTPResponse, text
 
 from lsv.engine.orders.adapters import LoadAdapter, UnloadAdapter
-from lsv.errors import BadRequest, ModelNotFound, Overloaded
 from lsv.request.adapter import owned_name, owner_of
 from lsv_api.http.context import Exchange, check_ready
 from lsv_api.http.failures import NotAllowed
 from lsv_api.records.requests import LoadAdapterRequest, UnloadAdapterRequest
+from lsv_base.errors import BadRequest, ModelNotFound, Overloaded
 
 _MOST = 128
 """Limit on loaded adapters of an account."""

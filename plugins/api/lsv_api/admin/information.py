@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from lsv.engine.client import Client
-from lsv.version import __version__
 from lsv_api.admin.records import EngineInfo, ServerInfo, ServerLoad, TokenizerInfo
 from lsv_api.http.context import Exchange
+from lsv_base.version import __version__
 
 
 async def show_load(exchange: Exchange) -> ServerLoad:

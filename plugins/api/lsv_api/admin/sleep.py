@@ -6,10 +6,10 @@ from sanic.response import HTTPResponse, empty
 
 from lsv.engine.client import Client
 from lsv.engine.orders.sleep import Sleep, WakeUp
-from lsv.errors import BadRequest
 from lsv_api.http.context import Exchange
 from lsv_api.http.reply import json_response
 from lsv_api.records.responses import Sleeping
+from lsv_base.errors import BadRequest
 
 
 async def sleep(exchange: Exchange) -> HTTPResponse:

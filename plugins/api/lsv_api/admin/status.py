@@ -10,12 +10,12 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from sanic.response import HTTPResponse
 
 from lsv.engine.client import Client, EngineStatus, Service
-from lsv.version import __version__
 from lsv_api.accounts.account import ANYBODY
 from lsv_api.admin.model_forms import asks_in_this_form, list_cards, write_card
 from lsv_api.http.context import Exchange, describe
 from lsv_api.http.reply import json_response
 from lsv_api.records.responses import Alive, EngineState, Health, Index, ModelCard, ModelList, ReplicaState, Version
+from lsv_base.version import __version__
 
 
 async def list_models(exchange: Exchange) -> HTTPResponse:

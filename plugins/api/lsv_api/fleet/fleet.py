@@ -13,13 +13,13 @@ from typing import Any
 from lsv.engine.client import Client, Service
 from lsv.engine.connect import EngineClient
 from lsv.engine.supervision.supervisor import RestartPolicy
-from lsv.errors import LsvError
-from lsv.processes.child import Child
-from lsv.processes.folder import PrivateFolder
 from lsv.settings import environment_with
 from lsv_api.accounts.buckets import Buckets
 from lsv_api.fleet.messages import Alive, Engine, Join
 from lsv_api.options import ApiOptions
+from lsv_base.errors import LsvError
+from lsv_base.processes.child import Child
+from lsv_base.processes.folder import PrivateFolder
 
 log = logging.getLogger(__name__)
 

@@ -14,15 +14,15 @@ from typing import Any
 from lsv import plugins
 from lsv.engine.client import Service
 from lsv.engine.connect import EngineClient, open_client
-from lsv.errors import LsvError
 from lsv.plugins import logs
-from lsv.processes import heap
-from lsv.processes.lifeline import connect
-from lsv.processes.wire import Channel, Failed
 from lsv_api.accounts.buckets import Buckets
 from lsv_api.fleet.messages import Alive, Join
 from lsv_api.http.context import Shared
 from lsv_api.server import Server, open_server
+from lsv_base.errors import LsvError
+from lsv_base.processes import heap
+from lsv_base.processes.lifeline import connect
+from lsv_base.processes.wire import Channel, Failed
 
 ALIVE_SECONDS = 1.0
 """From one sign of life to the next."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from sanic import Request
 from sanic.response import BaseHTTPResponse, HTTPResponse
 
-from lsv.errors import LsvError, Unauthorized
-from lsv.processes.visitors import Visitors
 from lsv_api.http.access_log import record
 from lsv_api.http.context import Api, Exchange
 from lsv_api.http.failures import NotAllowed, describe_error, error_response
 from lsv_api.http.load_report import ASKED, HEADER, report_load
+from lsv_base.errors import LsvError, Unauthorized
+from lsv_base.processes.visitors import Visitors
 
 _EXPOSED = "x-request-id, request-id, retry-after, " + ", ".join(
     f"x-ratelimit-{part}-{what}" for part in ("limit", "remaining", "reset") for what in ("requests", "tokens")

@@ -12,12 +12,12 @@ import msgspec
 from sanic import Request
 from sanic.exceptions import PayloadTooLarge, SanicException
 
-from lsv.errors import BadRequest, TooLarge
 from lsv_api.http.failures import BodyTimeout
 from lsv_api.http.fields import check_options, check_unknown, field_names
 from lsv_api.http.payloads import extract_payloads, restore_payloads
 from lsv_api.http.shape import check_shape
 from lsv_api.limits import Limits
+from lsv_base.errors import BadRequest, TooLarge
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 

@@ -17,8 +17,6 @@ from sanic import Request
 
 from lsv.engine.admission import Admission
 from lsv.engine.client import Client, Service
-from lsv.errors import EngineDied, ModelNotFound, Unavailable
-from lsv.processes.side.turns import Owner
 from lsv.request.adapter import Viewer
 from lsv.request.spec import RequestSpec
 from lsv.text.request_templates import RequestTemplates
@@ -32,6 +30,8 @@ from lsv_api.options import ApiOptions
 from lsv_api.parsing import PLAIN, Parsing
 from lsv_api.preparing import PreparingPool
 from lsv_api.prompt_log import size_of
+from lsv_base.errors import EngineDied, ModelNotFound, Unavailable
+from lsv_base.processes.side.turns import Owner
 
 if TYPE_CHECKING:
     from lsv_api.metrics.registry import Metrics

@@ -12,9 +12,9 @@ import msgspec
 from sanic.exceptions import MethodNotAllowed, NotFound, SanicException
 from sanic.response import HTTPResponse
 
-from lsv.errors import BadRequest, LsvError, Unavailable
 from lsv_api.accounts.quotas import RateLimited
 from lsv_api.records.responses import ErrorBody, ErrorResponse
+from lsv_base.errors import BadRequest, LsvError, Unavailable
 
 log = logging.getLogger("lsv.api")
 

@@ -10,10 +10,10 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 
-from lsv.errors import BadRequest
 from lsv_api.http.failures import Unsupported
 from lsv_api.limits import Limits
 from lsv_api.records.requests import Options
+from lsv_base.errors import BadRequest
 
 log = logging.getLogger("lsv.api")
 

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 import msgspec
 from sanic.headers import parse_content_header
 
-from lsv.errors import BadRequest, TooLarge
 from lsv_api.http.bodies import to_bad_request
 from lsv_api.http.fields import check_unknown, field_names
 from lsv_api.limits import Limits
 from lsv_api.records.requests import GenerationRequest
+from lsv_base.errors import BadRequest, TooLarge
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 

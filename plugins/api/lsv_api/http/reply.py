@@ -8,11 +8,11 @@ from typing import Any, TypedDict
 import msgspec
 from sanic.response import HTTPResponse
 
-from lsv.errors import BadRequest
 from lsv_api.http.context import Exchange, Served
 from lsv_api.http.sse import EVENTS, StreamForm, send_events
 from lsv_api.options import ApiOptions
 from lsv_api.records.requests import GenerationRequest, StreamOptions
+from lsv_base.errors import BadRequest
 
 
 class EnvelopeFields(TypedDict):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lsv.errors import BadRequest
 from lsv_api.limits import Limits
+from lsv_base.errors import BadRequest
 
 SLICE = 1 << 19
 """Bytes that are looked through without letting go of the interpreter's lock, where that takes long."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from lsv.errors import BadRequest
 from lsv.media.content_parts import ContentPart, InlinePart, MediaLink
 from lsv_api.http.failures import Unsupported
 from lsv_api.messages.records import MessagesBlock, MessagesCitations, MessagesInlineSource, MessagesSource
+from lsv_base.errors import BadRequest
 
 Parts = list[ContentPart | str]
 

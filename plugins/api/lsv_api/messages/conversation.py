@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from lsv.errors import BadRequest
 from lsv.media.content_parts import ContentPart
 from lsv_api.http.failures import log
 from lsv_api.messages.blocks import Parts, plain, read_content, read_parts
@@ -15,6 +14,7 @@ from lsv_api.messages.records import MessagesBlock, MessagesCountRequest, Messag
 from lsv_api.messages.signatures import Signer
 from lsv_api.openai.asking import rewording
 from lsv_api.records.requests import FunctionCall, Message, ToolCall
+from lsv_base.errors import BadRequest
 
 _NOTE = "x-anthropic-billing-header:"
 """Begins a text of Claude Code's that is for Anthropic's servers. It differs from session to session."""

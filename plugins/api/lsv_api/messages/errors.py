@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lsv.errors import ContextTooLong, EngineDied, Overloaded
 from lsv_api.http.sse import StreamForm
 from lsv_api.messages.records import MessagesError, MessagesErrorBody
 from lsv_api.records.responses import ErrorBody
+from lsv_base.errors import ContextTooLong, EngineDied, Overloaded
 
 OVERLOADED = 529
 """Anthropic's status for a server that can't take a request now and may later."""

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from lsv.errors import BadRequest
 from lsv.text.answer_parser import KnowsThoughts
 from lsv_api.http.context import Served
 from lsv_api.http.failures import Unsupported
@@ -22,6 +21,7 @@ from lsv_api.messages.signatures import Signer
 from lsv_api.openai.asking import naming_fields, rewording
 from lsv_api.openai.conversation import SWITCHES
 from lsv_api.records.requests import ChatRequest, JsonSchemaFormat, ResponseFormat, SampledRequest
+from lsv_base.errors import BadRequest
 
 Result = TypeVar("Result")
 

@@ -8,7 +8,7 @@ import hashlib
 import hmac
 from typing import NamedTuple
 
-from lsv.errors import BadRequest
+from lsv_base.errors import BadRequest
 
 SIGNING_KEY = "api.signing_key"
 """The setting with the key. The frontend draws one for all its processes where it is not given."""

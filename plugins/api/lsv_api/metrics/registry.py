@@ -8,10 +8,10 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from lsv.engine.client import Service
-from lsv.processes.outlet import count_dropped
 from lsv_api.metrics.engines import EngineCollector
 from lsv_api.metrics.requests import RequestMetrics
 from lsv_api.metrics.room import reserve_room
+from lsv_base.processes.outlet import count_dropped
 
 _SECONDS = 1.0
 """Seconds between counts, for scrapes that other processes answer."""

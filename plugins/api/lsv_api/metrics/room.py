@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from lsv.errors import LsvError
+from lsv_base.errors import LsvError
 
 _KINDS = ("counter", "histogram")
 """Kinds of metrics. Each process has a file for each kind."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from lsv.errors import BadRequest
 from lsv_api.http.failures import Unsupported
 from lsv_api.ollama.records import KeepAlive
+from lsv_base.errors import BadRequest
 
 _DURATION = re.compile(r"[+-]?(?:0|(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|μs|ms|s|m|h))+")
 _DIGIT = re.compile(r"[1-9]")

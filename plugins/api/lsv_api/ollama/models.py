@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from lsv.engine.client import Client
-from lsv.version import __version__
 from lsv_api.http.context import Exchange
 from lsv_api.ollama.naming import find_client, tagged
 from lsv_api.ollama.records import (
@@ -21,6 +20,7 @@ from lsv_api.ollama.records import (
     OllamaVersion,
 )
 from lsv_api.parsing import PLAIN
+from lsv_base.version import __version__
 
 API_VERSION = "0.13.0"
 """The release of Ollama whose API this contract follows. Clients refuse servers that are older than what they need."""

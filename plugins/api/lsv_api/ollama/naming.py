@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from functools import partial
 
 from lsv.engine.client import Client, Service
-from lsv.errors import BadRequest, ModelNotFound
 from lsv.request.adapter import Viewer
 from lsv_api.http.context import Exchange, Served
 from lsv_api.ollama.records import OllamaError
 from lsv_api.openai.asking import naming_fields, rewording
 from lsv_api.records.responses import ErrorBody
+from lsv_base.errors import BadRequest, ModelNotFound
 
 _TAG = ":latest"
 

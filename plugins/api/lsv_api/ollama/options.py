@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lsv.errors import BadRequest
 from lsv_api.http.context import Served
 from lsv_api.http.failures import Unsupported
 from lsv_api.ollama.records import OllamaAnswerRequest, OllamaOptions
 from lsv_api.openai.conversation import SWITCHES
 from lsv_api.records.requests import JsonSchemaFormat, ResponseFormat
+from lsv_base.errors import BadRequest
 
 _SAMPLING = {
     "temperature": "temperature",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lsv.errors import BadRequest
 from lsv.media.content_parts import ContentPart, InlinePart
 from lsv_api.http.context import Served
 from lsv_api.http.failures import Unsupported
 from lsv_api.ollama.options import answer_fields, thinking_fields
 from lsv_api.ollama.records import OllamaCall, OllamaChatRequest, OllamaGenerateRequest, OllamaMessage
 from lsv_api.records.requests import ChatRequest, CompletionRequest, FunctionCall, Message, ToolCall
+from lsv_base.errors import BadRequest
 
 _NOT_RAW = ("template", "system", "context", "images", "think")
 _ELSEWHERE = {

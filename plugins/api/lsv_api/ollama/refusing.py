@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import NoReturn
 
-from lsv.errors import ModelNotFound
 from lsv_api.contract import Handler, Route
 from lsv_api.http.context import Exchange
 from lsv_api.http.failures import Unsupported
@@ -13,6 +12,7 @@ from lsv_api.http.reply import stream_response
 from lsv_api.ollama.naming import find_name, write_error
 from lsv_api.ollama.records import OllamaProgress, OllamaPullRequest
 from lsv_api.ollama.writing import LINES, write_line
+from lsv_base.errors import ModelNotFound
 
 _START = "its operator chooses the models: lsv serve MODEL fetches and serves one"
 _REFUSED = (

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from lsv.errors import BadRequest
 from lsv.request.params import SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
@@ -22,6 +21,7 @@ from lsv_api.openai.sampling import sampling_params
 from lsv_api.openai.structured import form_origin
 from lsv_api.openai.tools import Tools, force_calls, read_tools
 from lsv_api.records.requests import ChatRequest, CompletionRequest
+from lsv_base.errors import BadRequest
 
 _HEAD = re.compile(r"\w+(?:\[\d+\])?")
 """A field, or an item of one that is a list."""

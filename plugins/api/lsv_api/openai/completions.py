@@ -9,7 +9,6 @@ from msgspec import UNSET, UnsetType
 from sanic.response import HTTPResponse
 
 from lsv.engine.answers import Answer, Answers
-from lsv.errors import BadRequest
 from lsv.request.outputs import Chunk, PositionLogprobs
 from lsv.request.params import SamplingParams
 from lsv.request.prompt import Prompt
@@ -27,6 +26,7 @@ from lsv_api.openai.structured import form_origin
 from lsv_api.options import ApiOptions
 from lsv_api.records.requests import CompletionRequest
 from lsv_api.records.responses import CompletionChoice, CompletionResponse, Usage
+from lsv_base.errors import BadRequest
 
 DEFAULT_MAX_TOKENS = 16
 

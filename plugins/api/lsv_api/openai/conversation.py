@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from lsv.errors import BadRequest
 from lsv.media.content_parts import NO_MARKS, ContentPart, Reference, read_part, refusal, template_content
 from lsv.request.media import Modality
 from lsv.request.prompt import Prompt
@@ -23,6 +22,7 @@ from lsv_api.openai.sampling import check_answers, salt_of
 from lsv_api.options import ApiOptions
 from lsv_api.records.pooling import InputRequest
 from lsv_api.records.requests import ChatRequest, Message, TokenizeRequest, ToolCall
+from lsv_base.errors import BadRequest
 
 Conversation = ChatRequest | TokenizeRequest | InputRequest
 """A body that has ``messages``."""

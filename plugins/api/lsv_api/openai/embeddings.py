@@ -11,7 +11,6 @@ import msgspec
 from sanic.response import HTTPResponse
 
 from lsv.engine.client import Vector
-from lsv.errors import BadRequest
 from lsv.request.params import PoolingParams
 from lsv.request.pooling import Pooler
 from lsv.request.spec import RequestSpec
@@ -22,6 +21,7 @@ from lsv_api.openai.pieces import Pieces
 from lsv_api.openai.sampling import priority_of, tenancy
 from lsv_api.records.pooling import EmbeddingRequest, VectorRequest
 from lsv_api.records.responses import Embedding, EmbeddingResponse, Usage
+from lsv_base.errors import BadRequest
 
 
 async def create_embeddings(exchange: Exchange) -> HTTPResponse:

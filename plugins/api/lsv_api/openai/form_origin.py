@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from lsv.errors import BadRequest
 from lsv_api.schema_check import SchemaCheck
+from lsv_base.errors import BadRequest
 
 FIELD = "structured_outputs"
 """The engine's name for every form."""

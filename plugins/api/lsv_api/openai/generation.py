@@ -10,7 +10,6 @@ from msgspec import UNSET, UnsetType
 from sanic.response import HTTPResponse
 
 from lsv.engine.answers import Answers
-from lsv.errors import BadRequest
 from lsv.request.outputs import Chunk
 from lsv.request.params import SamplingParams
 from lsv.request.prompt import Prompt
@@ -24,6 +23,7 @@ from lsv_api.openai.sampling import priority_of, tenancy
 from lsv_api.preparing import LONG, SHORT
 from lsv_api.records.requests import SampledRequest, StreamOptions
 from lsv_api.records.responses import ChatResponse, CompletionDetails, CompletionResponse, PromptDetails, Usage
+from lsv_base.errors import BadRequest
 
 
 def make_request(

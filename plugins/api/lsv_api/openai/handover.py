@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from lsv.config import Transfers
-from lsv.errors import BadRequest
 from lsv.transports.exchange import join_address, split_address
 from lsv_api.http.context import Served
 from lsv_api.http.failures import Unsupported
 from lsv_api.records.requests import GenerationRequest, TransferParams
+from lsv_base.errors import BadRequest
 
 _FIELD = "kv_transfer_params"
 

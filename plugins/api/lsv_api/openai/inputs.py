@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from lsv.errors import BadRequest
 from lsv.request.prompt import Prompt
 from lsv_api.http.context import Exchange, Served
 from lsv_api.openai.conversation import encode_chat
 from lsv_api.openai.prompts import encode_prompts
 from lsv_api.records.pooling import InputRequest
+from lsv_base.errors import BadRequest
 
 
 async def encode_inputs(

@@ -11,8 +11,8 @@ import msgspec
 
 from lsv.engine.admission import Admission
 from lsv.engine.client import Vector
-from lsv.errors import BadRequest
 from lsv.request.prompt import Prompt
+from lsv_base.errors import BadRequest
 
 
 class Pieces(msgspec.Struct, frozen=True):

@@ -8,13 +8,13 @@ from typing import cast
 import msgspec
 
 from lsv.engine.admission import LETTERS
-from lsv.errors import BadRequest
 from lsv.request.prompt import Prompt
 from lsv_api.http.context import Exchange, Served
 from lsv_api.limits import Limits
 from lsv_api.openai.sampling import check_answers
 from lsv_api.records.pooling import InputRequest
 from lsv_api.records.requests import CompletionRequest, PromptField
+from lsv_base.errors import BadRequest
 
 BATCH = 1 << 16
 """Characters of short prompts that are tokenised in one go."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from lsv.errors import BadRequest
 from lsv.request.params import SamplingParams
 from lsv_api.http.context import Exchange, Served
 from lsv_api.http.failures import Unsupported
 from lsv_api.limits import Limits
 from lsv_api.openai.structured import form_origin, structured_params
 from lsv_api.records.requests import GenerationRequest, SampledRequest, ScheduledRequest
+from lsv_base.errors import BadRequest
 
 MAX_PRIORITY = 1 << 31
 MAX_TOKENS = 1 << 31

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lsv.errors import BadRequest
 from lsv.request.structured import StructuredOutputsParams
 from lsv_api.http.failures import Unsupported
 from lsv_api.openai.form_origin import FormOrigin
 from lsv_api.records.requests import GenerationRequest, ResponseFormat
+from lsv_base.errors import BadRequest
 
 _GUIDED = ("json", "regex", "choice", "grammar")
 _SCHEMA = ("json_schema", "schema")

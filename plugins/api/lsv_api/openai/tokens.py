@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from sanic.response import HTTPResponse
 
-from lsv.errors import BadRequest
 from lsv_api.http.context import Exchange, Served
 from lsv_api.http.reply import json_response
 from lsv_api.openai.conversation import encode_chat
@@ -12,6 +11,7 @@ from lsv_api.openai.prompts import TextRule, encode_text
 from lsv_api.openai.tools import check_tools
 from lsv_api.records.requests import DetokenizeRequest, TokenizeRequest
 from lsv_api.records.responses import DetokenizeResponse, TokenizeResponse
+from lsv_base.errors import BadRequest
 
 
 async def tokenize(exchange: Exchange) -> HTTPResponse:

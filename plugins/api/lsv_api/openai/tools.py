@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from lsv.errors import BadRequest
 from lsv.request.params import SamplingParams
 from lsv.request.structured import StructuredOutputsParams
 from lsv_api.call_grammars import Schemas, either_grammar, forced_grammar, place, strict_grammar
@@ -20,6 +19,7 @@ from lsv_api.http.fields import check_spelling
 from lsv_api.openai.form_origin import FormOrigin
 from lsv_api.options import ApiOptions
 from lsv_api.records.requests import ChatRequest
+from lsv_base.errors import BadRequest
 
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 _FUNCTION = frozenset({"name", "description", "parameters", "strict"})

@@ -9,7 +9,6 @@ import msgspec
 from sanic.response import HTTPResponse
 
 from lsv.engine.client import Vector
-from lsv.errors import BadRequest
 from lsv.request.pooling import PoolingTask
 from lsv.request.prompt import Prompt
 from lsv_api.http.context import Exchange
@@ -25,6 +24,7 @@ from lsv_api.records.pooling import (
     PoolingRequest,
     PoolingResponse,
 )
+from lsv_base.errors import BadRequest
 
 _MOST_NUMBERS = 1 << 22
 """In the answer to one request: each token may have thousands."""

@@ -10,7 +10,6 @@ from sanic.response import HTTPResponse
 
 from lsv.engine.admission import check_media_size
 from lsv.engine.client import Vector
-from lsv.errors import BadRequest
 from lsv.request.prompt import Prompt
 from lsv_api.http.context import Exchange, Served
 from lsv_api.http.reply import json_response
@@ -32,6 +31,7 @@ from lsv_api.records.pooling import (
     ScoreResponse,
 )
 from lsv_api.records.requests import Message
+from lsv_base.errors import BadRequest
 
 _CUT = "truncate_prompt_tokens"
 

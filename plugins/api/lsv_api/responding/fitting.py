@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lsv.errors import ContextTooLong
 from lsv_api.http.context import Exchange, Served
 from lsv_api.openai.asking import Asked, ask_chat
 from lsv_api.records.requests import Message
@@ -12,6 +11,7 @@ from lsv_api.responding.items import Conversation
 from lsv_api.responding.naming import naming_own_fields
 from lsv_api.responding.reading import write_chat
 from lsv_api.responding.requests import ResponsesRequest
+from lsv_base.errors import ContextTooLong
 
 _KEPT = ("system", "developer")
 """Roles whose messages are not dropped."""

@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator, Mapping
 
 import msgspec
 
-from lsv.errors import BadRequest
 from lsv_api.records.responses import ErrorResponse
 from lsv_api.responding.events import ResponseErrorEvent, frame
 from lsv_api.responding.store import ResponseStore
+from lsv_base.errors import BadRequest
 
 POLL_SECONDS = 0.1
 """How often it is looked for further events."""

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from lsv.errors import BadRequest
 from lsv.media.content_parts import ContentPart
 from lsv_api.http.failures import Unsupported
 from lsv_api.records.requests import FunctionCall, Message, ToolCall
 from lsv_api.responding.requests import ResponsesInputItem, ResponsesPart
+from lsv_base.errors import BadRequest
 
 _ROLES = ("user", "assistant", "system", "developer")
 _INSTRUCTING = ("system", "developer")

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 
-from lsv.errors import Unavailable
 from lsv_api.http.context import Exchange, Traffic
 from lsv_api.http.failures import describe_error
 from lsv_api.openai.growing import GrowingAnswer
@@ -18,6 +17,7 @@ from lsv_api.responding.database import Database
 from lsv_api.responding.naming import naming_own_fields
 from lsv_api.responding.requests import ResponsesInputItem
 from lsv_api.responding.store import ResponseStore
+from lsv_base.errors import Unavailable
 
 log = logging.getLogger("lsv.api")
 

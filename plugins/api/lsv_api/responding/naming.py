@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 
-from lsv.errors import BadRequest
 from lsv_api.openai.asking import naming_fields
+from lsv_base.errors import BadRequest
 
 _FIELDS = {
     "max_tokens": "max_output_tokens",

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from lsv.errors import BadRequest
 from lsv_api.responding.records import ResponseItems
 from lsv_api.responding.requests import ResponsesInputItem
+from lsv_base.errors import BadRequest
 
 _LIMITS = (1, 100)
 _ORDERS = ("asc", "desc")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lsv.errors import BadRequest
 from lsv_api.http.failures import Unsupported
 from lsv_api.records.requests import ChatRequest, JsonSchemaFormat, ResponseFormat, SampledRequest
 from lsv_api.responding.items import Conversation
 from lsv_api.responding.requests import ResponsesFormat, ResponsesRequest
 from lsv_api.responding.tools import check_choice, read_tools
+from lsv_base.errors import BadRequest
 
 _INSTEAD: Mapping[str, str] = {
     "conversation": "send the items in input, or previous_response_id",

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 import msgspec
 from sanic.response import HTTPResponse
 
-from lsv.errors import BadRequest
 from lsv_api.http.context import Api, Exchange
 from lsv_api.http.reply import json_response, stream_response
 from lsv_api.http.sse import StreamForm
@@ -25,6 +24,7 @@ from lsv_api.responding.reading import check_body
 from lsv_api.responding.records import DeletedResponse, ResponseItems, ResponseObject
 from lsv_api.responding.requests import ResponsesInputItem, ResponsesRequest
 from lsv_api.responding.store import ResponseNotFound, ResponseStore
+from lsv_base.errors import BadRequest
 
 _CANCEL_SECONDS = 10.0
 """How long cancelling waits for the process that works on the response."""

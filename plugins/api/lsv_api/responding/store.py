@@ -14,7 +14,6 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
-from lsv.errors import BadRequest, TooLarge, Unavailable
 from lsv.settings.caching import cache_root
 from lsv_api.http.failures import Unsupported
 from lsv_api.responding.database import Bounds, Database, Events, Row
@@ -22,6 +21,7 @@ from lsv_api.responding.events import ResponseFailed, frame
 from lsv_api.responding.records import ResponseFault, ResponseObject
 from lsv_api.responding.requests import ResponsesInputItem
 from lsv_api.responding.workers import WorkerMarks
+from lsv_base.errors import BadRequest, TooLarge, Unavailable
 
 log = logging.getLogger("lsv.api")
 

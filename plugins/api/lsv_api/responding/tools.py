@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from lsv.errors import BadRequest
 from lsv_api.http.failures import Unsupported
 from lsv_api.responding.items import INPUT, shown_name
+from lsv_base.errors import BadRequest
 
 log = logging.getLogger(__name__)
 

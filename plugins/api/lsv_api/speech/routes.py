@@ -10,7 +10,6 @@ import msgspec
 from sanic.response import HTTPResponse
 
 from lsv.engine.answers import Answer
-from lsv.errors import BadRequest, TooLarge
 from lsv.media.content_parts import Reference, refusal
 from lsv.media.transcriber import Task, Transcriber
 from lsv.request.params import SamplingParams
@@ -34,6 +33,7 @@ from lsv_api.records.responses import (
 )
 from lsv_api.speech.subtitles import srt, vtt
 from lsv_api.speech.transcription import Piece, SpeechModel, TranscriptionJob, TranscriptionRunner
+from lsv_base.errors import BadRequest, TooLarge
 
 TIMED = ("verbose_json", "srt", "vtt")
 """Formats that need timestamps."""

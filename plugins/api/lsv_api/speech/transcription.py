@@ -9,7 +9,6 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 
 import msgspec
 
-from lsv.errors import BadRequest
 from lsv.media.items import AudioChunk, Encoded, Prepared
 from lsv.media.service import MediaService
 from lsv.media.transcriber import Task, Transcriber
@@ -18,6 +17,7 @@ from lsv.request.params import SamplingParams
 from lsv_api.http.context import Exchange, Served
 from lsv_api.openai.generation import make_request, run
 from lsv_api.records.requests import SpeechRequest
+from lsv_base.errors import BadRequest
 
 AT_ONCE = 16
 """Pieces of one audio file that the engine has at a time: a long one must not fill the queue."""

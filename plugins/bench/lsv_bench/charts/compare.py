@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_bench.figures import better
 from lsv_bench.result import Result, label
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_bench.charts.charts import Chart, charts
 from lsv_bench.charts.svg import COLOURS, draw
 from lsv_bench.result import Result, label

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 
 from lsv.cli.context import CommandContext, HelpWanted, wants_help
-from lsv.errors import ConfigError, suggestion
+from lsv_base.errors import ConfigError, suggestion
 
 KINDS = {
     "latency": ("lsv_bench.commands.latency", "how long one batch takes in this process"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from lsv.cli.context import JSON, CommandContext
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_bench.charts.compare import compare
 from lsv_bench.result import read_result
 

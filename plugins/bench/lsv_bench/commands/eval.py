@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from lsv.cli.context import CommandContext
-from lsv.errors import ConfigError
 from lsv.resolve import resolve
 from lsv.settings import Setting, Settings
+from lsv_base.errors import ConfigError
 from lsv_bench.eval.formats import choose_formats
 from lsv_bench.eval.matching import MATCHES
 from lsv_bench.eval.paired import compare

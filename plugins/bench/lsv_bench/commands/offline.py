@@ -6,9 +6,9 @@ from importlib.util import find_spec
 
 from lsv.cli.context import CommandContext
 from lsv.config import EngineConfig
-from lsv.errors import ConfigError
 from lsv.offers import PlatformOffer
 from lsv.resolve import resolve
+from lsv_base.errors import ConfigError
 from lsv_bench.commands.settings import BATCHES
 from lsv_bench.commands.workload import Report, make_samples
 from lsv_bench.result import Run

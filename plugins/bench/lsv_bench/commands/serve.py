@@ -10,7 +10,7 @@ from typing import Any
 
 from lsv.cli.address import server_address
 from lsv.cli.context import CommandContext
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_bench.arrivals import Arrivals
 from lsv_bench.commands import settings as options
 from lsv_bench.commands.workload import Report, make_samples, read_percentiles, with_progress

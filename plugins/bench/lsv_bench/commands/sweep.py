@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, get_args
 
 from lsv.cli.context import CommandContext
-from lsv.errors import ConfigError, LsvError
 from lsv.settings import Settings
+from lsv_base.errors import ConfigError, LsvError
 from lsv_bench.commands import latency, serve, throughput
 from lsv_bench.commands import settings as options
 from lsv_bench.commands.workload import Report

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lsv.cli.context import CommandContext
-from lsv.errors import ConfigError
 from lsv.settings import Setting, Settings
+from lsv_base.errors import ConfigError
 from lsv_bench.charts.plot import check_plot, write_plot
 from lsv_bench.dataset_files import custom_samples, sharegpt_samples
 from lsv_bench.datasets import Sample, prefix_samples, random_samples

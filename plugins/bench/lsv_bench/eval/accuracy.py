@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lsv.errors import ConfigError
 from lsv.request.params import SamplingParams
+from lsv_base.errors import ConfigError
 from lsv_bench.datasets import Conversation
 from lsv_bench.eval.asking import Ask, Span, answers, log_likelihoods
 from lsv_bench.eval.matching import MATCHES

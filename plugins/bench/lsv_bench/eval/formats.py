@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lsv.errors import ConfigError, ErrorRecord, LsvError, from_record
 from lsv.offers import QuantizerOffer
 from lsv.plugins import Plugins
 from lsv.plugins.catalog import Catalog
 from lsv.resolve import resolve
 from lsv.settings import Settings
+from lsv_base.errors import ConfigError, ErrorRecord, LsvError, from_record
 from lsv_bench.eval.run import UNQUANTISED, format_name
 
 ALL = "all"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_bench.eval.questions import Question, read_entries, refuse_line
 
 MATCH = "number"

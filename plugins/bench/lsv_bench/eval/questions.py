@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_bench.datasets import Conversation
 
 Form = TypeVar("Form")

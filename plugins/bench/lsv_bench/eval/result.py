@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from lsv.config import BoundOp
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_bench.eval.accuracy import Accuracy
 from lsv_bench.eval.paired import Paired
 from lsv_bench.eval.perplexity import Perplexity

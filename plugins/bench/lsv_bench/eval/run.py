@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lsv.config import EngineConfig
-from lsv.errors import ErrorRecord, LsvError, from_record
+from lsv_base.errors import ErrorRecord, LsvError, from_record
 from lsv_bench.eval.accuracy import measure_accuracy
 from lsv_bench.eval.perplexity import measure_perplexity
 from lsv_bench.eval.questions import Question

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from lsv.errors import ConfigError
 from lsv.offers import ModelAlias
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.locate import default_model
 from lsv.settings import Settings
+from lsv_base.errors import ConfigError
 from lsv_bench.eval import gsm8k
 from lsv_bench.eval.questions import Question, digest, make_questions, read_questions, read_text
 from lsv_bench.eval.result import Source

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_bench.datasets import random_samples
 from lsv_bench.figures import Figures, medians
 from lsv_bench.offline import measure_latency

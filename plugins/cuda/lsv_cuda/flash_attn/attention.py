@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup
+from lsv_base.errors import ConfigError
 from lsv_cuda import libraries
 from lsv_cuda.flash_attn.calls import FlashAttn
 from lsv_runtime.attention import AttentionLayer, BatchLayout, CacheSpec

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup
+from lsv_base.errors import ConfigError
 from lsv_cuda import libraries
 from lsv_cuda.flashinfer.calls import FlashInfer, Form
 from lsv_cuda.flashinfer.lengths import Lengths, find_lengths, find_step_lengths

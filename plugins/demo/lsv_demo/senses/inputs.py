@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from lsv.errors import BadRequest
 from lsv.media.processor import Audio, Content, Image, Video
 from lsv.request.media import Modality
+from lsv_base.errors import BadRequest
 
 SIDE = 96
 """Pixels of the longer side of an image after scaling; the rest of the square is grey."""

@@ -13,8 +13,8 @@ import torch
 import transformers
 
 from lsv import LLM, RequestOutput, SamplingParams
-from lsv.errors import BadRequest, ConfigError, LsvError
 from lsv.plugins import load
+from lsv_base.errors import BadRequest, ConfigError, LsvError
 from lsv_doctor.models.comparing import find_difference
 from lsv_doctor.models.orders import Cell, Order, TextModel, Verdict
 from lsv_doctor.models.prompts import draw, make_prompts

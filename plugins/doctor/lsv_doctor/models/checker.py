@@ -14,7 +14,7 @@ import msgspec
 import torch
 import transformers
 
-from lsv.processes.lifeline import connect
+from lsv_base.processes.lifeline import connect
 from lsv_doctor.models.check import check
 from lsv_doctor.models.orders import Order
 

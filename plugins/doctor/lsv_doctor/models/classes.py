@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from lsv.errors import ConfigError
 from lsv.settings.spelling import suggest
+from lsv_base.errors import ConfigError
 from lsv_doctor.models.orders import COLUMNS, Cell, Order, State, TextModel, Verdict
 
 TABLE = Path(__file__).with_name("classes.tsv")

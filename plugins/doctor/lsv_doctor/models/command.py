@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lsv.cli.context import JSON, CommandContext
-from lsv.errors import ConfigError
 from lsv.offers import ModelAlias
 from lsv.settings import Setting
+from lsv_base.errors import ConfigError
 from lsv_doctor.models.classes import choose, read_classes
 from lsv_doctor.models.orders import COLUMNS, WORDS, Verdict
 from lsv_doctor.models.release import warn

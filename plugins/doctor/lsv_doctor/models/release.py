@@ -6,7 +6,7 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_doctor.models.classes import TABLE
 
 PACKAGE = "transformers"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_doctor.models.orders import Verdict
 
 

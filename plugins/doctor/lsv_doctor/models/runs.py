@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-from lsv.processes.child import Child
-from lsv.processes.output import Output
+from lsv_base.processes.child import Child
+from lsv_base.processes.output import Output
 from lsv_doctor.models.orders import Order, Verdict
 
 SECONDS = 120.0

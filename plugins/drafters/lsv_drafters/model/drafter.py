@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from lsv.config import Drafts, EngineConfig
-from lsv.errors import ConfigError
 from lsv.plugins.catalog import Catalog
+from lsv_base.errors import ConfigError
 from lsv_drafters.choices import choices_behind, tell
 from lsv_drafters.model.config import draft_config
 from lsv_drafters.model.kept import Kept, Pool

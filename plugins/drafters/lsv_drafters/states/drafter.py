@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from lsv.config import Drafts, EngineConfig
-from lsv.errors import ConfigError
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.locate import read_config
+from lsv_base.errors import ConfigError
 from lsv_drafters.checkpoint import open_heads
 from lsv_drafters.choices import choices_behind, tell
 from lsv_drafters.model.config import draft_config

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime import products
 from lsv_runtime.drafts.reader import StateReader, read_layers
 from lsv_runtime.nn.attention import Attention, Heads

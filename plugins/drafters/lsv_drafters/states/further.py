@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from lsv.config import EngineConfig
-from lsv.errors import ConfigError
 from lsv.offers import ModelOffer
 from lsv.plugins.catalog import Catalog
+from lsv_base.errors import ConfigError
 from lsv_drafters.states.drafter import StatesDrafter
 from lsv_drafters.states.source import WithAliases
 from lsv_runtime.nn.model import Architecture, Model

@@ -7,7 +7,7 @@ from math import ceil, inf
 
 import msgspec
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_hpu.buckets.sizes import exponential, linear, padding_aware
 from lsv_hpu.settings import HpuOptions
 from lsv_runtime.devices.shapes import BatchLimits

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv.errors import ConfigError
 from lsv.offers import OpSpec
+from lsv_base.errors import ConfigError
 from lsv_hpu import selection
 from lsv_hpu.neural_compressor.calibration import Calibration, raise_peak
 from lsv_hpu.vendor_ops import FP8

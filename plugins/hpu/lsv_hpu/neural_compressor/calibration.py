@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_hpu.devices import Gaudi
 from lsv_hpu.neural_compressor.files import QuantConfig, read_measured, write_measured
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from lsv.config import EngineConfig
-from lsv.errors import CheckpointError, ConfigError
+from lsv_base.errors import CheckpointError, ConfigError
 from lsv_hpu.devices import LARGEST_FP8, Gaudi
 
 _HARDWARE: Mapping[Gaudi, tuple[int, int, int]] = {"gaudi2": (-8, 4, 4), "gaudi3": (-55, 7, 1)}

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_hpu.steps.facts import StepFacts
 from lsv_runtime.devices.shapes import Shape
 

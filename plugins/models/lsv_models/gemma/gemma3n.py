@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.gemma.sharing import LayerInput, LayerInputs, attention_of, bare_names, find_sources, unused_names
 from lsv_models.rms.blocks import SandwichLayer
 from lsv_runtime import products

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.gemma.sharing import LayerInput, LayerInputs, attention_of, bare_names, find_sources, unused_names
 from lsv_models.rms.blocks import SandwichLayer
 from lsv_models.sparse.decoder import STACKED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.gemma.gemma import Gemma3
 from lsv_runtime.nn.decoder import DenseDecoder
 from lsv_runtime.weights.place import Weights

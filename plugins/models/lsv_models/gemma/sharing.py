@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.nn.attention import Attended, Attention, ReadingAttention, Sizes
 from lsv_runtime.nn.embed import Embed, ScaledEmbed
 from lsv_runtime.nn.linear import Column

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_models.generic.body import Body, PassThrough, find_body
 from lsv_models.generic.building import build, parse, reaches_all, selects
 from lsv_models.generic.experts import skipped

@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_models.generic.body import find_body
 from lsv_runtime.nn.linear import Row
 from lsv_runtime.weights.place import Part, Weights

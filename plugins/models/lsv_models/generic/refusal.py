@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 
 
 class Refused(Exception):

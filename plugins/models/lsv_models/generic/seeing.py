@@ -16,9 +16,9 @@ import torch
 from torch import nn
 from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
 
-from lsv.errors import BadRequest, LsvError
 from lsv.offers import load_object
 from lsv.resolve.architecture.halves import architectures_of, read_half
+from lsv_base.errors import BadRequest, LsvError
 from lsv_models.families import read_families
 from lsv_models.generic.body import PassThrough
 from lsv_models.generic.building import decode, make_model, name_architecture, parse

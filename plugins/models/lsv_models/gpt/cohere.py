@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.gpt.stablelm import GATED
 from lsv_runtime.nn.gpt.attention import stacked_norms
 from lsv_runtime.nn.gpt.config import GptConfig, read_rotary

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.nn.gpt.alibi import alibi_slopes
 from lsv_runtime.nn.gpt.config import GptConfig, read_rotary
 from lsv_runtime.nn.gpt.form import Form, Projections

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.nn.gpt.alibi import alibi_slopes
 from lsv_runtime.nn.gpt.config import GptConfig
 from lsv_runtime.nn.gpt.form import Form, Projections

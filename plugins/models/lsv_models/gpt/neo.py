@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.gpt.gpt2 import GPT2
 from lsv_runtime.nn.gpt.config import GptConfig
 from lsv_runtime.nn.gpt.form import Form, Projections

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.attention import AttentionLayer
 from lsv_runtime.nn.embed import Embed
 from lsv_runtime.nn.keys import Keys

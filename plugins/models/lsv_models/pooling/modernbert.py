@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.pooling.encoder import Attention, EncoderConfig, GatedMLP, TextEncoder, finish, head_of
 from lsv_models.pooling.heads import Classifier, count_labels
 from lsv_runtime.nn.embed import Embed

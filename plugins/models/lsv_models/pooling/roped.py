@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.pooling.encoder import (
     Attention,
     Embeddings,

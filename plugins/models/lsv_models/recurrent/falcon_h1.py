@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.recurrent.hybrid import HybridLayer, read_mamba2
 from lsv_models.recurrent.keys import ignore
 from lsv_models.recurrent.mamba2_mixer import Mamba2Mixer, Mamba2Sizes

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.recurrent.keys import ignore, read_limits
 from lsv_models.recurrent.mamba2_mixer import Mamba2Sizes
 from lsv_runtime.nn.config import DecoderConfig

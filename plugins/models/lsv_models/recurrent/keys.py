@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.nn.keys import Keys
 
 TRAINING = ("time_step_min", "time_step_max", "time_step_floor", "time_step_scale", "rescale_prenorm_residual")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.recurrent.hybrid import read_kinds, with_defaults
 from lsv_models.recurrent.keys import TRAINING, ignore, read_limits
 from lsv_models.recurrent.mamba2_mixer import Mamba2Mixer, Mamba2Sizes

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.recurrent.hybrid import HybridLayer, with_defaults
 from lsv_models.recurrent.keys import ignore
 from lsv_models.recurrent.stack import Names, Scaled, Stack

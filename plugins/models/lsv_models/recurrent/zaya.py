@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.recurrent.hybrid import read_kinds
 from lsv_models.recurrent.stack import ModelTyped, Stack
 from lsv_runtime.attention.states import StatePart

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from transformers import CONFIG_MAPPING, PreTrainedModel
 
-from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import OpSpec
+from lsv_base.errors import CheckpointError, ConfigError
 from lsv_models.generic.body import PassThrough, find_body
 from lsv_models.generic.building import decode, make_model
 from lsv_models.generic.layout import Layout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.llama import LlamaLayer
 from lsv_models.rms.blocks import PostNormLayer
 from lsv_runtime.nn.config import DecoderConfig

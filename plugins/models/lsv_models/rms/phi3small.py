@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.llama import LlamaLayer
 from lsv_models.rms.phi3 import with_magnitude
 from lsv_runtime.attention.pattern import BlockPattern

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.gpt.opt import Opt
 from lsv_runtime import products
 from lsv_runtime.nn.encoder import SelfAttention, check_placeholder

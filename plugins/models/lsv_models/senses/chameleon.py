@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv.errors import CheckpointError
 from lsv.offers import OpSpec
+from lsv_base.errors import CheckpointError
 from lsv_models.senses.towers.codes import CodesConfig, CodesEncoder
 from lsv_runtime.nn.attention import Attention, Heads, Sizes
 from lsv_runtime.nn.config import DecoderConfig

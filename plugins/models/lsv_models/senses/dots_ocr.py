@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.qwen2 import Qwen2
 from lsv_models.qwen2_vl import Qwen2VLEncoder, VisionConfig, VisionLayer
 from lsv_runtime.nn.config import DecoderConfig

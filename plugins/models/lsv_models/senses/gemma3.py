@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.clip import TowerConfig
 from lsv_models.gemma.gemma import Gemma3Layer
 from lsv_models.gemma.halves import Gemma3Half

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.llama import Llama
 from lsv_models.qwen2 import Qwen2
 from lsv_models.qwen3 import Qwen3

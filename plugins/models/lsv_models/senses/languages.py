@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.nn.decoder import Decoder
 from lsv_runtime.nn.keys import Keys
 from lsv_runtime.weights.naming import Prefixes

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.clip import TowerConfig
 from lsv_models.llama import Llama
 from lsv_models.qwen2 import Qwen2

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.llama import LlamaLayer
 from lsv_models.senses.towers.tiles import TilesConfig, TilesTower
 from lsv_runtime.nn.attention import CrossAttention

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.clip import TowerConfig
 from lsv_models.gemma.gemma import Gemma, GemmaLayer
 from lsv_models.gemma.halves import Half

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.clip import Tower, TowerConfig
 from lsv_models.rms.phi3 import Phi3
 from lsv_runtime.nn.encoder import merge_patches, read_layer, scale_pixels, unread_layers

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.qwen2_vl import Qwen2VL
 from lsv_models.qwen3 import Qwen3Layer
 from lsv_models.qwen3_moe import Experts, Qwen3MoeLayer

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.llama import Llama
 from lsv_models.mistral import Mistral
 from lsv_models.qwen3 import Qwen3

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import nn
 
-from lsv.errors import CheckpointError, ConfigError
+from lsv_base.errors import CheckpointError, ConfigError
 from lsv_models.seq2seq.layers import DecoderLayer, EncoderLayer, Form, Side
 from lsv_models.seq2seq.positions import Sinusoids
 from lsv_models.seq2seq.tower import TextTower

@@ -9,7 +9,7 @@ from itertools import repeat
 
 import torch
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.seq2seq.layers import Form
 from lsv_models.seq2seq.mbart import MBart
 from lsv_runtime.nn.keys import Keys

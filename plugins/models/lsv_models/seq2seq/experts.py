@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.seq2seq.layers import Side
 from lsv_models.seq2seq.mbart import M2M100
 from lsv_models.seq2seq.t5 import T5

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.seq2seq.bart import Bart
 from lsv_models.seq2seq.distances import mask_beyond
 from lsv_runtime.nn.keys import Keys

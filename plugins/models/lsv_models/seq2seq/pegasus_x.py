@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.seq2seq.layers import EncoderAttention, EncoderLayer, Form, Side, see_all
 from lsv_models.seq2seq.mbart import MBart
 from lsv_runtime import products

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.sparse.decoder import SparseDecoder
 from lsv_models.sparse.experts import Experts
 from lsv_runtime.nn.config import DecoderConfig

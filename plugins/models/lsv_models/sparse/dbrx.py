@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.llama import LlamaLayer
 from lsv_models.sparse.attention import ClippedAttention
 from lsv_models.sparse.decoder import PlainLayerNorm, SparseDecoder

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from lsv.errors import CheckpointError
 from lsv.offers import OpSpec
+from lsv_base.errors import CheckpointError
 from lsv_models.sparse.experts import Experts, make_mlp
 from lsv_runtime.nn.config import DecoderConfig
 from lsv_runtime.nn.decoder import Decoder, DecoderLayer

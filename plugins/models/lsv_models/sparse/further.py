@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_models.sparse.decoder import STACKED
 from lsv_models.sparse.deepseek import DeepseekLayer, DeepseekV3
 from lsv_models.sparse.experts import make_mlp

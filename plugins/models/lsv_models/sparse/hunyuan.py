@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.llama import LlamaLayer
 from lsv_models.rms.blocks import LateNormAttention
 from lsv_models.sparse.decoder import SparseDecoder

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.llama import LlamaLayer
 from lsv_models.sparse.decoder import SparseDecoder
 from lsv_models.sparse.experts import Experts

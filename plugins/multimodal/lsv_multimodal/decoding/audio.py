@@ -9,9 +9,9 @@ import av
 import numpy as np
 import numpy.typing as npt
 
-from lsv.errors import BadRequest
 from lsv.media.options import Limits
 from lsv.media.processor import Audio
+from lsv_base.errors import BadRequest
 from lsv_multimodal.decoding.containers import check_codec, opened
 
 Samples = np.ndarray[Any, np.dtype[np.float32]]

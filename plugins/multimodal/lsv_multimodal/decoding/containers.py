@@ -10,7 +10,7 @@ import av
 import av.container
 import av.stream
 
-from lsv.errors import BadRequest
+from lsv_base.errors import BadRequest
 
 _FORMATS = "wav,flac,ogg,mp3,aac,mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"
 """Containers that hold their own data; playlists and scripts (hls, concat, …) name other files and hosts."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from lsv.errors import BadRequest
 from lsv.media.options import Limits
+from lsv_base.errors import BadRequest
 
 SAMPLING = ("fps", "num_frames")
 """Options that say which frames of a video are taken; the processor does not see them."""

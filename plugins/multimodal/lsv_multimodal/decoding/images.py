@@ -11,9 +11,9 @@ import numpy as np
 from PIL import Image as PilImage
 from PIL import UnidentifiedImageError
 
-from lsv.errors import BadRequest
 from lsv.media.options import Limits
 from lsv.media.processor import Image
+from lsv_base.errors import BadRequest
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 """Decoders that strangers may reach; of the others some start programs (EPS) or have a history of faults."""

@@ -9,9 +9,9 @@ import av
 import av.container
 import numpy as np
 
-from lsv.errors import BadRequest
 from lsv.media.options import Limits
 from lsv.media.processor import Video
+from lsv_base.errors import BadRequest
 from lsv_multimodal.decoding.containers import check_codec, opened
 from lsv_multimodal.decoding.frames import choose_frames
 from lsv_multimodal.decoding.images import check_size

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lsv.errors import CheckpointError
 from lsv.media.processor import Content, Processed
 from lsv.request.media import Media, Modality, Positions
+from lsv_base.errors import CheckpointError
 from lsv_multimodal.families.image_processor import check_options, check_squares, load_image_processor, pack, run
 from lsv_multimodal.families.leading import text_behind
 

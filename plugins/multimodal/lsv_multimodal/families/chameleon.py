@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from lsv.errors import CheckpointError
 from lsv.media.processor import Content, Processed
 from lsv.request.media import Media, Modality, Positions
+from lsv_base.errors import CheckpointError
 from lsv_multimodal.families.image_processor import check_options, check_squares, load_image_processor, pack, run
 
 _IMAGE, _BEGIN, _END = "<image>", "<racm3:break>", "<eoss>"

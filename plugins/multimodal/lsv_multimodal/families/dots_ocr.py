@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lsv.errors import BadRequest
 from lsv.media.processor import Processed, Video
 from lsv.request.media import Media, Modality, Positions
+from lsv_base.errors import BadRequest
 from lsv_multimodal.families.qwen2_vl import Qwen2VLProcessor, token_of
 
 _IMAGE = 151665

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from lsv.errors import CheckpointError
 from lsv.media.processor import Content, Processed
 from lsv.request.media import Media, Modality, Positions
-from lsv.untrusted.files import check_regular
+from lsv_base.errors import CheckpointError
+from lsv_base.untrusted.files import check_regular
 from lsv_multimodal.families.image_processor import check_options, check_squares, load_image_processor, pack, run
 from lsv_multimodal.families.leading import text_behind
 

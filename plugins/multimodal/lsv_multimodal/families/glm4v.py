@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image as PilImage
 
-from lsv.errors import BadRequest
 from lsv.media.processor import Image, Processed, Video
 from lsv.request.media import EMBEDDINGS, Media
+from lsv_base.errors import BadRequest
 from lsv_multimodal.families.image_processor import pack
 from lsv_multimodal.families.named_tokens import load_tokenizer
 from lsv_multimodal.families.qwen2_vl import Qwen2VLPlacement, Qwen2VLProcessor, choose_sizes

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from lsv.errors import BadRequest
 from lsv.media.processor import Content, Processed
 from lsv.request.media import Media, Modality, Positions
+from lsv_base.errors import BadRequest
 from lsv_multimodal.families.image_processor import check_options, pack, read_levels, run
 
 # colours as CLIP's, which the published code has beside no file

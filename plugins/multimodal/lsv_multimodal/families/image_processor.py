@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lsv.errors import BadRequest, CheckpointError
 from lsv.media.processor import Content, Image
 from lsv.request.media import Array
+from lsv_base.errors import BadRequest, CheckpointError
 
 _THINNEST = 200
 """A longer side of so many shorter ones is not an image: scaled up to a tower's size it would fill the memory."""

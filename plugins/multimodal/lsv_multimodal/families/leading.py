@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lsv.errors import BadRequest
+from lsv_base.errors import BadRequest
 
 
 def text_behind(ids: Sequence[int], image: int, items: int) -> list[int]:

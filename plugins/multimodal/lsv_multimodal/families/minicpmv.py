@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image as PilImage
 
-from lsv.errors import BadRequest, CheckpointError
 from lsv.media.processor import Content, Image, Processed, Video
 from lsv.request.media import EMBEDDINGS, Media, Modality, Positions
 from lsv.resolve.locate import read_object
+from lsv_base.errors import BadRequest, CheckpointError
 from lsv_multimodal.decoding.frames import SAMPLING
 from lsv_multimodal.families.image_processor import check_counts, check_image, check_options, pack
 from lsv_multimodal.families.named_tokens import find_token, load_tokenizer

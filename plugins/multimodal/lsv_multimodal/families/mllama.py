@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from lsv.errors import CheckpointError
 from lsv.media.processor import Content, Processed
 from lsv.request.media import Media, Modality, Positions
+from lsv_base.errors import CheckpointError
 from lsv_multimodal.families.image_processor import check_options, load_image_processor, pack, run
 
 

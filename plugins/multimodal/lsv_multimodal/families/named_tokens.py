@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lsv.errors import CheckpointError
 from lsv.resolve.locate import read_object
-from lsv.untrusted.files import check_regular
+from lsv_base.errors import CheckpointError
+from lsv_base.untrusted.files import check_regular
 
 
 def named_tokens(folder: Path) -> dict[str, int]:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lsv.errors import BadRequest
 from lsv.media.processor import Content, Image, Processed, Video
 from lsv.media.shared import read_data
 from lsv.request.media import Media, Modality, Positions
-from lsv.untrusted.files import read_text
+from lsv_base.errors import BadRequest
+from lsv_base.untrusted.files import read_text
 from lsv_multimodal.families.image_processor import (
     check_counts,
     check_options,

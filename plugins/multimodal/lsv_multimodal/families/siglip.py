@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from lsv.errors import BadRequest
 from lsv.media.processor import Content, Processed
 from lsv.request.media import Media, Modality, Positions
 from lsv.resolve.locate import read_object
+from lsv_base.errors import BadRequest
 from lsv_multimodal.families.image_processor import (
     check_options,
     check_squares,

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from lsv.errors import CheckpointError
 from lsv.media.processor import Content, Processed
 from lsv.request.media import Media, Modality, Positions
+from lsv_base.errors import CheckpointError
 from lsv_multimodal.families.image_processor import check_options, pack
 from lsv_multimodal.families.named_tokens import named_tokens
 from lsv_multimodal.families.whisper.audio import HOP, RATE, check_audio, log_mel, mel_filters, read_extractor

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import httpcore2
 import httpx2
 
-from lsv.errors import BadRequest
+from lsv_base.errors import BadRequest
 from lsv_multimodal.fetching.shares import Shares
 from lsv_multimodal.fetching.ssrf import DOMAINS, CheckedBackend, Resolve, Resolver
 

@@ -9,10 +9,10 @@ import stat
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from lsv.errors import BadRequest
 from lsv.media.content_parts import Reference
 from lsv.media.items import Encoded
 from lsv.media.options import MediaOptions
+from lsv_base.errors import BadRequest
 from lsv_multimodal.fetching.http import Fetcher
 
 _DATA = "data:"

@@ -16,7 +16,7 @@ from functools import partial
 
 import httpcore2
 
-from lsv.errors import BadRequest
+from lsv_base.errors import BadRequest
 from lsv_multimodal.fetching.nat64 import NAME as NAT64_NAME
 from lsv_multimodal.fetching.nat64 import carried_below, find_prefixes
 

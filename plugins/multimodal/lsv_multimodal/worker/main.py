@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from lsv import plugins
-from lsv.errors import LsvError, PluginError, RequestFailed
-from lsv.processes.side.main import Loaded, run
+from lsv_base.errors import LsvError, PluginError, RequestFailed
+from lsv_base.processes.side.main import Loaded, run
 from lsv_multimodal.worker.messages import Command, Init, Measure, Measured, Prepare, Reply, SplitAudio
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 
 from lsv.config import EngineConfig
-from lsv.errors import BadRequest
 from lsv.media.items import AudioChunk, Prepared
 from lsv.media.options import MediaOptions
-from lsv.processes.confinement.terms import Terms
-from lsv.processes.side.pool import SidePool
-from lsv.processes.side.process import Broken, Kind
-from lsv.processes.side.turns import NOBODY, Owner
 from lsv.request.media import Modality
+from lsv_base.errors import BadRequest
+from lsv_base.processes.confinement.terms import Terms
+from lsv_base.processes.side.pool import SidePool
+from lsv_base.processes.side.process import Broken, Kind
+from lsv_base.processes.side.turns import NOBODY, Owner
 from lsv_multimodal.worker.messages import Command, Init, Measure, Measured, Prepare, Reply, SplitAudio
 
 _OPTIONS = {"time": " (--media-timeout)", "memory": " (--media-memory-mb)"}

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from lsv.config import EngineConfig
-from lsv.errors import BadRequest, ConfigError
 from lsv.request.params import PROCESSOR_REFUSES, SamplingParams
+from lsv_base.errors import BadRequest, ConfigError
 from lsv_offline.batched import interface
 from lsv_offline.batched.interface import BatchUpdate, MoveDirectionality
 from lsv_offline.batched.loading import VllmConfig, load_processor

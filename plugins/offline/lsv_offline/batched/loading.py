@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from lsv.config import EngineConfig
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_offline.configs import ModelConfig, ParallelConfig, SchedulerConfig
 from lsv_offline.vllm_names.processors import BORROWED
 from lsv_runtime.logits_processor import LogitsProcessor

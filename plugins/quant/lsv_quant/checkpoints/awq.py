@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from lsv.untrusted.patterns import Pattern
+from lsv_base.untrusted.patterns import Pattern
 from lsv_quant.checkpoints.packed import (
     PackedWeights,
     Packing,

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_quant.checkpoints.bitsandbytes import BLOCK
 from lsv_quant.tables import EXACT_NF4, FP4
 from lsv_runtime.weights.checkpoint import CheckpointSource, SafetensorsSource, TensorInfo

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_quant.checkpoints.static_fp8 import StaticFormat
 from lsv_quant.checkpoints.stored import Blocks, CodedFormat, Held
 from lsv_quant.online.int4 import Int4Linear

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from lsv.errors import CheckpointError
-from lsv.untrusted.patterns import Pattern
+from lsv_base.errors import CheckpointError
+from lsv_base.untrusted.patterns import Pattern
 from lsv_quant.checkpoints.packed import (
     PackedWeights,
     Packing,

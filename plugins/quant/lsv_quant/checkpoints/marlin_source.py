@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import torch
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.weights.checkpoint import CheckpointSource, SafetensorsSource, TensorInfo
 
 _TILE = 16

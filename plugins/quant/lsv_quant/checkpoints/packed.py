@@ -16,8 +16,8 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from lsv.errors import CheckpointError
-from lsv.untrusted.patterns import Pattern
+from lsv_base.errors import CheckpointError
+from lsv_base.untrusted.patterns import Pattern
 from lsv_quant.checkpoints.scheme import Scheme
 from lsv_quant.checkpoints.stored import Held, StoredCoded
 from lsv_quant.tables import BYTES, NIBBLES

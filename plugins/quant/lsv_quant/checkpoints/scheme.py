@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from lsv.errors import CheckpointError
-from lsv.untrusted.patterns import Patterns
+from lsv_base.errors import CheckpointError
+from lsv_base.untrusted.patterns import Patterns
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.weights.checkpoint import CheckpointSource, SafetensorsSource, TensorInfo
 
 _VALUES = ".compressed"

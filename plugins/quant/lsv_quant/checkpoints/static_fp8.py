@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import nn
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_quant.checkpoints.stored import CodedFormat, Decode, StoredCoded
 from lsv_runtime.weights.codebook import Codebook
 from lsv_runtime.weights.quantizer import Linear, LinearLayer, StoredTensor

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_quant.checkpoints.forms import refuse_zero_points
 from lsv_quant.checkpoints.stored import CodedFormat, Held, StoredCoded
 from lsv_runtime.weights.quantizer import Linear, LinearLayer, StoredTensor

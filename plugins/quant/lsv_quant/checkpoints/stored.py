@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.weights.codebook import Codebook, CodedLinear, from_nibbles, to_nibbles
 from lsv_runtime.weights.quantizer import Linear, LinearLayer, StoredTensor
 

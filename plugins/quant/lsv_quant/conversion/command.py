@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from lsv.cli.context import CommandContext
-from lsv.errors import ConfigError
 from lsv.resolve import resolve
 from lsv.settings import Settings
+from lsv_base.errors import ConfigError
 from lsv_quant.conversion.formats import WRITABLE
 from lsv_quant.conversion.text import read_calibration
 

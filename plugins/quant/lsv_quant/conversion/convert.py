@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 from lsv.config import EngineConfig
-from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import KernelOffer
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.locate import read_config
 from lsv.text.tokenizer import open_tokenizer
+from lsv_base.errors import CheckpointError, ConfigError
 from lsv_quant.conversion.compensation import CompensatedInt4
 from lsv_quant.conversion.folder import FolderWriter, fresh_folder
 from lsv_quant.conversion.observation import Reader, Report, cut_text, depths, observe

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_runtime.weights.quantizer import LinearLayer
 from lsv_runtime.worker.load.saved import copy_others
 

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from lsv.config import EngineConfig
-from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup
 from lsv.text.tokenizer import Tokenizer
+from lsv_base.errors import ConfigError
 from lsv_runtime.attention import BatchLayout
 from lsv_runtime.devices.device import Device
 from lsv_runtime.devices.shapes import Shape, ShapePolicy

@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 
 from lsv.config import EngineConfig
-from lsv.errors import ConfigError, LsvError, PluginError
-from lsv.processes.child import Child
-from lsv.processes.lifeline import connect
-from lsv.processes.wire import Failed
 from lsv.settings.caching import cache_root
+from lsv_base.errors import ConfigError, LsvError, PluginError
+from lsv_base.processes.child import Child
+from lsv_base.processes.lifeline import connect
+from lsv_base.processes.wire import Failed
 from lsv_quant.conversion.text import read_calibration
 
 _VERSION = 1

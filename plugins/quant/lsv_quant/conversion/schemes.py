@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch.nn import functional
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_quant.conversion.formats import WRITABLE
 from lsv_quant.online.int4 import Int4Linear
 from lsv_quant.online.int8 import Int8Linear

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lsv.errors import CheckpointError, ConfigError
-from lsv.untrusted.files import read_text
+from lsv_base.errors import CheckpointError, ConfigError
+from lsv_base.untrusted.files import read_text
 
 
 def read_calibration(file: Path) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 
 _PREFIX = "tokenizer.ggml."
 _CONTROL = 3

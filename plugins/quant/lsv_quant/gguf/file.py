@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from lsv.errors import CheckpointError
-from lsv.untrusted.files import WEIGHTS, open_regular
+from lsv_base.errors import CheckpointError
+from lsv_base.untrusted.files import WEIGHTS, open_regular
 from lsv_quant.gguf.types import NAMES, TYPES
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_quant.gguf.architecture import Architecture, Name
 from lsv_quant.gguf.families import FAMILIES
 from lsv_quant.gguf.file import GgufFile

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 
 T = TypeVar("T", int, float, str, bool, list[Any])
 

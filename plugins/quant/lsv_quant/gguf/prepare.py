@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lsv.errors import CheckpointError
 from lsv.settings.caching import cache_root
+from lsv_base.errors import CheckpointError
 from lsv_quant.gguf.config import read_config, read_generation, read_sampling
 from lsv_quant.gguf.file import read_gguf, split_files
 from lsv_quant.gguf.tokenizer import write_tokenizer

@@ -8,8 +8,8 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from lsv.errors import CheckpointError
-from lsv.untrusted.files import WEIGHTS, open_regular
+from lsv_base.errors import CheckpointError
+from lsv_base.untrusted.files import WEIGHTS, open_regular
 from lsv_quant.gguf.architecture import Architecture, Config
 from lsv_quant.gguf.file import GgufFile, StoredBlocks
 from lsv_quant.gguf.layout import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from lsv.errors import CheckpointError
-from lsv.untrusted.files import WEIGHTS, open_regular, read_text
+from lsv_base.errors import CheckpointError
+from lsv_base.untrusted.files import WEIGHTS, open_regular, read_text
 from lsv_quant.gguf.blocks import PLAIN, decode, read_codes, read_offsets, read_scales
 from lsv_quant.gguf.file import GgufFile, read_gguf
 from lsv_quant.gguf.layout import TABLE, Rows, forms, places

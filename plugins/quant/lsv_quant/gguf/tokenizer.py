@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from lsv.errors import CheckpointError
 from lsv.text.vocabularies.sentencepiece import Pieces, build_bpe, surround
+from lsv_base.errors import CheckpointError
 from lsv_quant.gguf.ends import ends_by_text
 
 log = logging.getLogger(__name__)

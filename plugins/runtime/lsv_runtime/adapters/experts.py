@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime import products
 from lsv_runtime.adapters.checkpoint import Pair
 from lsv_runtime.adapters.rows import in_tiles, with_one_more

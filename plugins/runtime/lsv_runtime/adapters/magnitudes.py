@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.adapters.shares import Share
 from lsv_runtime.adapters.slots import AdapterSlots, Slots
 from lsv_runtime.devices.communicator import Communicator

@@ -13,9 +13,9 @@ from pathlib import Path
 from lsv.adapters import peft
 from lsv.adapters.reading.layout import find_modules
 from lsv.adapters.reading.messages import Begin, Command, Digest, Layout, Look, Piece, Read, Reply, Stored
-from lsv.errors import CheckpointError
-from lsv.processes.side.main import Loaded, run
-from lsv.untrusted.files import read_descriptor
+from lsv_base.errors import CheckpointError
+from lsv_base.processes.side.main import Loaded, run
+from lsv_base.untrusted.files import read_descriptor
 from lsv_runtime.weights.header import Entry, parse_header
 
 _PIECE = 4 << 20

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.adapters.checkpoint import Pair
 from lsv_runtime.weights.finite import check_finite
 from lsv_runtime.weights.quantizer import LinearLayer

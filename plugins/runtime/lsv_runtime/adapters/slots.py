@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from lsv.errors import ConfigError
 from lsv.offers import OpSpec
+from lsv_base.errors import ConfigError
 from lsv_runtime import products
 from lsv_runtime.adapters.checkpoint import Pair
 from lsv_runtime.adapters.experts import ExpertSlots, attach_experts

@@ -13,7 +13,7 @@ import torch
 
 from lsv.adapters import peft
 from lsv.config import AdapterOptions
-from lsv.errors import CheckpointError, LsvError, NotYet
+from lsv_base.errors import CheckpointError, LsvError, NotYet
 from lsv_runtime.adapters.checkpoint import Pair, read_adapter
 from lsv_runtime.adapters.magnitudes import Held, Rescaling, agree, find_rescaling, has_magnitudes
 from lsv_runtime.adapters.slots import AdapterSlots, Slots

@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
-from lsv.errors import ConfigError
 from lsv.settings.host_ip import read_host_ip
+from lsv_base.errors import ConfigError
 from lsv_runtime.devices.communicator import Communicator, Group
 from lsv_runtime.devices.rank_sum import RankSum
 

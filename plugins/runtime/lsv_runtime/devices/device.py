@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from lsv.capabilities import DeviceInfo
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_runtime.devices.communicator import Communicator, Group
 from lsv_runtime.devices.shapes import BatchLimits, Shape, ShapePolicy
 

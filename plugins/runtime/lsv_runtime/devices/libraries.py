@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
-from lsv.errors import ConfigError
 from lsv.offers import load_object
+from lsv_base.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

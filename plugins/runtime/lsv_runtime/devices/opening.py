@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lsv.config import OptionValue
-from lsv.errors import ConfigError
 from lsv.platform import Platform
+from lsv_base.errors import ConfigError
 from lsv_runtime.devices.device import Device
 
 

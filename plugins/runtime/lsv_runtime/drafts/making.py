@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lsv.config import EngineConfig, Reason
-from lsv.errors import ConfigError
 from lsv.offers import DrafterOffer
 from lsv.plugins.catalog import Catalog
+from lsv_base.errors import ConfigError
 from lsv_runtime.drafts.drafter import Drafter
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _KV_DTYPES = {

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv.errors import ConfigError
 from lsv.offers import OpSpec
+from lsv_base.errors import ConfigError
 from lsv_runtime.nn.step import Step
 from lsv_runtime.ops import Bindable, TableKernel, dtype_name
 from lsv_runtime.weights.place import Part, Piece, Weights

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime import products
 from lsv_runtime.nn.linear import Column
 from lsv_runtime.weights.place import Weights

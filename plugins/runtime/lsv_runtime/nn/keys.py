@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from torch.nn import functional
 
-from lsv.errors import CheckpointError
 from lsv.offers import OpSpec
+from lsv_base.errors import CheckpointError
 from lsv_runtime import products
 from lsv_runtime.attention import AttentionLayer
 from lsv_runtime.nn.keys import Keys

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv.errors import CheckpointError
 from lsv.offers import OpSpec
+from lsv_base.errors import CheckpointError
 from lsv_runtime.nn.linear import Column, Row
 from lsv_runtime.ops import Bindable, dtype_name
 from lsv_runtime.weights.place import Part, Weights

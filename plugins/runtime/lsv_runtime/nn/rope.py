@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from lsv.errors import CheckpointError
 from lsv.offers import OpSpec
+from lsv_base.errors import CheckpointError
 from lsv_runtime.ops import Bindable, dtype_name
 
 if TYPE_CHECKING:

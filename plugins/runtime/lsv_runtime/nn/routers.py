@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import nn
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.weights.place import Piece, Weights
 from lsv_runtime.weights.quantizer import LinearLayer, PlainLinear
 

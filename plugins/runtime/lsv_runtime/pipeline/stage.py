@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lsv.config import Topology
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_runtime.devices.communicator import Group
 from lsv_runtime.pipeline.meeting import Meeting
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 
-from lsv.errors import CheckpointError
-from lsv.untrusted.files import WEIGHTS, open_regular, read_regular, read_text
+from lsv_base.errors import CheckpointError
+from lsv_base.untrusted.files import WEIGHTS, open_regular, read_regular, read_text
 from lsv_runtime.weights.header import TYPES, parse_header
 from lsv_runtime.weights.regions import Region, runs_of
 

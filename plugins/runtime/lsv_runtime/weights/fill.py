@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.ops import Bindable, dtype_name
 from lsv_runtime.weights.checkpoint import CheckpointSource, TensorInfo, read_region
 from lsv_runtime.weights.finite import check_finite

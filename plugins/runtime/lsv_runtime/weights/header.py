@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 
 _MAX_HEADER = 100_000_000
 _MAX_NUMBER = 1 << 48

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from lsv.errors import CheckpointError, ConfigError
+from lsv_base.errors import CheckpointError, ConfigError
 from lsv_runtime.attention import AttentionLayer
 from lsv_runtime.weights.checkpoint import CheckpointSource, TensorInfo, read_region
 from lsv_runtime.weights.regions import Region

@@ -11,8 +11,8 @@ from typing import Any, BinaryIO
 
 import torch
 
-from lsv.errors import CheckpointError
-from lsv.untrusted.files import WEIGHTS, check_regular, read_regular
+from lsv_base.errors import CheckpointError
+from lsv_base.untrusted.files import WEIGHTS, check_regular, read_regular
 from lsv_runtime.weights.checkpoint import TensorInfo
 
 log = logging.getLogger(__name__)

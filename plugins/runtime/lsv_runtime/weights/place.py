@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from lsv.errors import CheckpointError, ConfigError
+from lsv_base.errors import CheckpointError, ConfigError
 from lsv_runtime.devices.communicator import Communicator
 from lsv_runtime.weights.naming import Prefixes
 from lsv_runtime.weights.placement import Placement

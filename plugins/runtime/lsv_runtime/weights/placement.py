@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 
 
 class Placement:

@@ -15,9 +15,9 @@ from typing import ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import nn
 
-from lsv.errors import CheckpointError
 from lsv.offers import OpSpec
-from lsv.untrusted.patterns import Pattern, Patterns
+from lsv_base.errors import CheckpointError
+from lsv_base.untrusted.patterns import Pattern, Patterns
 from lsv_runtime import products
 from lsv_runtime.ops import LOOKED_UP, Bindable, GatedKernel, TableKernel, dtype_name
 from lsv_runtime.weights.naming import Prefixes, spellings

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from lsv.errors import CheckpointError, ConfigError
+from lsv_base.errors import CheckpointError, ConfigError
 from lsv_runtime.weights.checkpoint import SafetensorsSource, TensorInfo, read_region
 from lsv_runtime.weights.regions import Region, span_of
 

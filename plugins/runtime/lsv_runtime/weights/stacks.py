@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.weights.checkpoint import CheckpointSource, RegionSource, TensorInfo, read_region
 from lsv_runtime.weights.regions import Region
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import msgspec
 
 from lsv.config import EngineConfig, Fit
-from lsv.errors import ErrorRecord
 from lsv.scheduler.plan import Masks, StepPlan, StepResult
+from lsv_base.errors import ErrorRecord
 
 
 class Start(msgspec.Struct, frozen=True, tag=True):

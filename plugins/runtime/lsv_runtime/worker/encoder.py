@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from lsv.config import EngineConfig
-from lsv.errors import BadRequest
 from lsv.media.shared import read_data
 from lsv.request.media import EMBEDDINGS, MEDIA_REFUSED, Array, Media
 from lsv.scheduler.plan import Encode, Rows, StepPlan
+from lsv_base.errors import BadRequest
 from lsv_runtime.devices.device import Device
 from lsv_runtime.nn.dtypes import model_dtype
 from lsv_runtime.nn.model import Encoder, Model

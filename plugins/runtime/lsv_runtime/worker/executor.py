@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 from lsv.config import EngineConfig, Fit
 from lsv.engine.executor import ReportProgress
-from lsv.errors import EngineDied
 from lsv.plugins.catalog import Catalog
-from lsv.processes.orders import WorkerOrder
 from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
+from lsv_base.errors import EngineDied
+from lsv_base.processes.orders import WorkerOrder
 from lsv_runtime.worker.worker import Worker
 
 _log = logging.getLogger(__name__)

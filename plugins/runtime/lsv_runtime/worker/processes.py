@@ -17,13 +17,13 @@ import msgspec
 
 from lsv.config import EngineConfig, Fit
 from lsv.engine.executor import ReportProgress
-from lsv.errors import EngineDied, LsvError, from_record
 from lsv.plugins.catalog import Catalog
-from lsv.processes.child import Child
-from lsv.processes.folder import PrivateFolder
-from lsv.processes.orders import WorkerOrder, encode_order, name_of
-from lsv.processes.peer import Peer
 from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
+from lsv_base.errors import EngineDied, LsvError, from_record
+from lsv_base.processes.child import Child
+from lsv_base.processes.folder import PrivateFolder
+from lsv_base.processes.orders import WorkerOrder, encode_order, name_of
+from lsv_base.processes.peer import Peer
 from lsv_runtime.worker.channel import (
     Control,
     Controlled,

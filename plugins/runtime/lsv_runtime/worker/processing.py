@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from lsv.config import EngineConfig
-from lsv.errors import LsvError, RequestFailed
 from lsv.offers import LogitsProcessorOffer, Stage
 from lsv.plugins.catalog import Catalog
 from lsv.plugins.logits_processors import BATCHED, find_processor, read_arguments
+from lsv_base.errors import LsvError, RequestFailed
 from lsv_runtime.logits_processor import History, LogitsProcessor, RowsFailed
 
 log = logging.getLogger(__name__)

@@ -12,11 +12,11 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from lsv import plugins
-from lsv.errors import EngineDied, LsvError
 from lsv.plugins.logs import record_calls_if_asked
-from lsv.processes.lifeline import connect, dump_stacks_on_request
-from lsv.processes.wire import Channel, Failed
 from lsv.scheduler.plan import Masks
+from lsv_base.errors import EngineDied, LsvError
+from lsv_base.processes.lifeline import connect, dump_stacks_on_request
+from lsv_base.processes.wire import Channel, Failed
 from lsv_runtime.worker.channel import (
     Alive,
     Control,

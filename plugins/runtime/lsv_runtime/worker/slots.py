@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lsv.errors import LsvError
 from lsv.kv.spec import KVGroup
 from lsv.request.media import cross_item
 from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Begin, Grown, Rows, StepPlan
+from lsv_base.errors import LsvError
 from lsv_runtime.attention.tables import BlockTables
 from lsv_runtime.nn.pooling.states import Gathered
 from lsv_runtime.nn.sampling import Edits

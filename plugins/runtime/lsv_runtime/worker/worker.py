@@ -18,10 +18,10 @@ import torch
 from lsv.config import EngineConfig, Fit
 from lsv.engine import executor
 from lsv.engine.executor import ReportProgress
-from lsv.errors import ConfigError
 from lsv.plugins.catalog import Catalog
-from lsv.processes.orders import OrderTable, WorkerOrder
 from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
+from lsv_base.errors import ConfigError
+from lsv_base.processes.orders import OrderTable, WorkerOrder
 from lsv_runtime.devices.device import Device
 from lsv_runtime.drafts.drafter import Drafter
 from lsv_runtime.pipeline.meeting import Meeting

@@ -9,8 +9,8 @@ import torch
 
 from lsv.adapters.peft import digest
 from lsv.config import AdapterOptions, EngineConfig
-from lsv.errors import NotYet
 from lsv.plugins.catalog import Catalog
+from lsv_base.errors import NotYet
 from lsv_runtime.adapters.slots import Slots, allocate, attach
 from lsv_runtime.adapters.store import AdapterStore
 from lsv_runtime.worker.load.declared import Declared

@@ -15,7 +15,6 @@ from lsv.engine.messages import Stats
 from lsv.engine.orders.adapters import LoadAdapter, UnloadAdapter
 from lsv.engine.orders.order import Order
 from lsv.engine.orders.sleep import Sleep, WakeUp
-from lsv.errors import BadRequest
 from lsv.request.adapter import Adapter
 from lsv.request.outputs import Chunk, Gaps, PositionLogprobs, RequestRecord, Timings, TokenLogprob
 from lsv.request.params import SamplingParams, Side
@@ -23,6 +22,7 @@ from lsv.request.prompt import Prompt
 from lsv.request.request import FinishReason
 from lsv.request.spec import RequestSpec
 from lsv.text.frame import Frame
+from lsv_base.errors import BadRequest
 
 if TYPE_CHECKING:
     from lsv.media.service import MediaService

@@ -21,16 +21,16 @@ from lsv.engine.engine import Engine
 from lsv.engine.executor import Executor, ReportProgress
 from lsv.engine.parts.made import make_parts
 from lsv.engine.parts.part import Host, Part
-from lsv.errors import ConfigError, EngineDied
 from lsv.hooks import hookimpl
 from lsv.kv.spec import KVGroup
 from lsv.offers import ExecutorOffer, PlacerOffer, PlatformOffer
 from lsv.platform import Platform
 from lsv.plugins import builtin
 from lsv.plugins.catalog import Catalog
-from lsv.processes.orders import WorkerOrder
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
+from lsv_base.errors import ConfigError, EngineDied
+from lsv_base.processes.orders import WorkerOrder
 from lsv_runtime.devices.device import Device
 from lsv_testing.catalog import catalog_of
 from lsv_testing.fakes.faults import FaultInjector, Faults

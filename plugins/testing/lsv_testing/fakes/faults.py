@@ -10,9 +10,9 @@ import msgspec
 
 from lsv.config import EngineConfig, Fit
 from lsv.engine.executor import Executor, ReportProgress
-from lsv.errors import EngineDied
-from lsv.processes.orders import WorkerOrder
 from lsv.scheduler.plan import AwaitMasks, StepPlan, StepResult
+from lsv_base.errors import EngineDied
+from lsv_base.processes.orders import WorkerOrder
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from lsv.errors import LsvError
 from lsv.request.structured import StructuredOutputsParams
+from lsv_base.errors import LsvError
 from lsv_testing.fakes import tokens as fake_tokens
 from lsv_testing.fakes.slot import FakeSlot
 

@@ -11,10 +11,10 @@ import msgspec
 
 from lsv.config import EngineConfig
 from lsv.engine.replicas.nodes.charge import run
-from lsv.errors import ConfigError, EngineDied
 from lsv.plugins.catalog import Catalog
-from lsv.processes.child import Child
-from lsv.processes.lifeline import connect
+from lsv_base.errors import ConfigError, EngineDied
+from lsv_base.processes.child import Child
+from lsv_base.processes.lifeline import connect
 
 
 class Given(msgspec.Struct, frozen=True, tag=True):

@@ -12,10 +12,10 @@ from lsv.config import EngineConfig, Fit
 from lsv.engine.executor import ReportProgress
 from lsv.kv.blocks import NULL_BLOCK
 from lsv.kv.spec import KVGroup
-from lsv.processes.orders import WorkerOrder
 from lsv.request.media import Media
 from lsv.scheduler.limits import Limits
 from lsv.scheduler.plan import AwaitMasks, Kind, Logprobs, Masks, StepPlan, StepResult
+from lsv_base.processes.orders import WorkerOrder
 from lsv_testing.fakes import tokens as fake_tokens
 from lsv_testing.fakes.slot import FakeSlot
 from lsv_testing.fakes.tiers import FakeCopies, FakeKeeper

@@ -9,8 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
-from lsv.errors import CheckpointError
 from lsv.offers import OpSpec
+from lsv_base.errors import CheckpointError
 from lsv_runtime.nn.moe import MoE, RoutedAdapters
 from lsv_runtime.nn.routers import Router
 from lsv_runtime.ops import Kernel, MixingKernel

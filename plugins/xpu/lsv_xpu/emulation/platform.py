@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lsv.capabilities import DeviceInfo
 from lsv.config import EngineConfig, OptionValue
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_runtime.devices.communicator import Group
 from lsv_runtime.devices.device import Device
 from lsv_runtime.emulation.fakes import FakeCapturing, FakeGraph, emulated_device
@@ -111,7 +111,7 @@ class FakeVendor:
 
     def try_links(self, group: Group, index: int, variables: Mapping[str, str], seconds: float) -> str | None:
         """The trial that a child process runs on devices, in this one."""
-        from lsv.errors import ConfigError
+        from lsv_base.errors import ConfigError
         from lsv_runtime.devices.collectives import BackendCommunicator
         from lsv_xpu.trial import check_links
 

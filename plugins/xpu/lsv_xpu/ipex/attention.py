@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup
+from lsv_base.errors import ConfigError
 from lsv_runtime.attention import AttentionLayer, BatchLayout, CacheSpec
 from lsv_runtime.attention.cache import PagedCache, make_cache
 from lsv_runtime.attention.paged import PagedBackend

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup
+from lsv_base.errors import ConfigError
 from lsv_runtime.attention import AttentionLayer, BatchLayout, CacheSpec
 from lsv_runtime.attention.cache import PagedCache, Pages, make_cache
 from lsv_runtime.attention.paged import PagedBackend

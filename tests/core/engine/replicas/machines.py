@@ -31,7 +31,7 @@ import logging, sys, msgspec
 from lsv.config import EngineConfig
 from lsv.engine.replicas.nodes.member import serve_replicas
 from lsv.engine.supervision.supervisor import RestartPolicy
-from lsv.errors import LsvError
+from lsv_base.errors import LsvError
 from lsv.settings.cluster_key import read_cluster_key
 logging.basicConfig(level=logging.INFO)
 try:

@@ -13,8 +13,8 @@ import pytest
 
 from lsv import LLM, SamplingParams
 from lsv.config import EngineConfig
-from lsv.errors import EngineDied
 from lsv.resolve import resolve
+from lsv_base.errors import EngineDied
 from lsv_offline.llm import read_arguments
 from lsv_testing.tiny import tiny
 

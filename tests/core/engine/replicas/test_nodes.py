@@ -19,9 +19,9 @@ from lsv.engine.replicas.nodes.stand_in import StandIn
 from lsv.engine.replicas.renewal import Renewal
 from lsv.engine.supervision import state
 from lsv.engine.supervision.state import Supervision
-from lsv.errors import ConfigError, EngineDied, StartError
 from lsv.processes.nodes.handshake import JOINING, introduce
-from lsv.processes.wire import Channel, Failed
+from lsv_base.errors import ConfigError, EngineDied, StartError
+from lsv_base.processes.wire import Channel, Failed
 from lsv_testing.fakes.engine import engine_config, install_plugin
 
 from .conftest import LONG, SHORT, answer, children_of, states, until

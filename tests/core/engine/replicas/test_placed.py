@@ -22,9 +22,9 @@ from lsv.engine.replicas.replica_set import ReplicaSet
 from lsv.engine.replicas.supervisors import Supervisors
 from lsv.engine.socket_client import SocketClient
 from lsv.engine.supervision.supervisor import RestartPolicy
-from lsv.errors import ConfigError, EngineDied
-from lsv.processes.ports import free_port
 from lsv.resolve import resolve
+from lsv_base.errors import ConfigError, EngineDied
+from lsv_base.processes.ports import free_port
 from lsv_offline.llm import read_arguments
 from lsv_testing.fakes.engine import engine_config, install_plugin
 from lsv_testing.fakes.text import letters

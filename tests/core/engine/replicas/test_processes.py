@@ -16,11 +16,11 @@ from lsv.engine.replicas.replica_set import ReplicaSet
 from lsv.engine.replicas.supervisors import Supervisors
 from lsv.engine.socket_client import SocketClient
 from lsv.engine.supervision.supervisor import RestartPolicy
-from lsv.errors import EngineDied
 from lsv.request.adapter import Adapter
 from lsv.request.outputs import RequestRecord
 from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason
+from lsv_base.errors import EngineDied
 from lsv_testing.fakes.engine import engine_config, install_plugin
 from lsv_testing.fakes.requests import make_spec
 from lsv_testing.fakes.text import letters

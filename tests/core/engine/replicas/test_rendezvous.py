@@ -20,10 +20,10 @@ from lsv.engine.replicas.nodes.reception import Reception
 from lsv.engine.replicas.nodes.rendezvous import Spot
 from lsv.engine.replicas.nodes.stand_in import StandIn
 from lsv.engine.supervision.gang import Gang
-from lsv.errors import EngineDied, LsvError
 from lsv.processes.nodes.handshake import MEETING, OtherKey, introduce
 from lsv.processes.nodes.meeting import Meet, Met, meet
-from lsv.processes.peer import Peer
+from lsv_base.errors import EngineDied, LsvError
+from lsv_base.processes.peer import Peer
 from lsv_testing.fakes.engine import engine_config
 from suite.waiting import until
 

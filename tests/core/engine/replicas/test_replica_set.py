@@ -18,13 +18,13 @@ from lsv.engine.orders.adapters import LoadAdapter, UnloadAdapter
 from lsv.engine.orders.order import Order, ResetPrefixCache
 from lsv.engine.replicas.replica_set import ReplicaSet
 from lsv.engine.replicas.totals import add_stats
-from lsv.errors import BadRequest, EngineDied, ModelNotFound, Overloaded, Unavailable
 from lsv.request.adapter import Adapter
 from lsv.request.outputs import Chunk
 from lsv.request.params import PoolingParams, SamplingParams
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
 from lsv.scheduler.outcome import OffloadCounts
+from lsv_base.errors import BadRequest, EngineDied, ModelNotFound, Overloaded, Unavailable
 from lsv_testing.fakes.client import FakeClient, fake_config
 
 LOADING = EngineStatus(state="loading", stage="weights", done=1, total=4)

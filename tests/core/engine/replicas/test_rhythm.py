@@ -16,10 +16,10 @@ from lsv.engine.engine import Engine
 from lsv.engine.executor import BalanceExperts, CountExperts
 from lsv.engine.messages import Submit
 from lsv.engine.replicas.rhythm import Pipes, Rhythm, open_pipes
-from lsv.processes.orders import WorkerOrder
 from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Kind, StepPlan
 from lsv.scheduler.policy import Fcfs
+from lsv_base.processes.orders import WorkerOrder
 from lsv_testing.fakes.clock import FakeClock
 from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config
 from lsv_testing.fakes.requests import make_spec

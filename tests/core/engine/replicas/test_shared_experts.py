@@ -20,8 +20,8 @@ from lsv.engine.replicas.replica_set import ReplicaSet
 from lsv.engine.replicas.supervisors import Supervisors
 from lsv.engine.socket_client import SocketClient
 from lsv.engine.supervision.supervisor import RestartPolicy
-from lsv.errors import EngineDied
 from lsv.resolve import resolve
+from lsv_base.errors import EngineDied
 from lsv_offline.llm import read_arguments
 from lsv_testing.adapters import linear_layers, write_adapter
 from lsv_testing.fakes.requests import make_spec

@@ -10,9 +10,9 @@ from msgspec import structs
 from lsv import LLM, plugins
 from lsv.cli.serve import _restart_limit
 from lsv.config import ReplicaNodes, Topology
-from lsv.errors import ConfigError
 from lsv.processes.nodes.newcomer import differences
 from lsv.resolve import resolve
+from lsv_base.errors import ConfigError
 from lsv_offline.llm import read_arguments
 from lsv_runtime.worker.load import device
 from lsv_testing.fakes.client import fake_config

@@ -8,8 +8,8 @@ import pytest
 
 from lsv import LLM, SamplingParams
 from lsv.engine.engine import Engine
-from lsv.errors import BadRequest, ConfigError
 from lsv.scheduler.policy import Fcfs
+from lsv_base.errors import BadRequest, ConfigError
 from lsv_bench.eval.accuracy import judge_choices, measure_accuracy, summarise
 from lsv_bench.eval.matching import normalise
 from lsv_bench.eval.paired import compare

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lsv.cli import main
-from lsv.errors import ConfigError
 from lsv.settings import Settings
+from lsv_base.errors import ConfigError
 from lsv_bench.commands import eval as command
 from lsv_bench.eval import formats
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_bench.eval.gsm8k import OWN_SHOTS, ask_problems
 from lsv_bench.eval.matching import match_number
 

@@ -9,8 +9,8 @@ import pytest
 
 from lsv import LLM
 from lsv.engine.engine import Engine
-from lsv.errors import ConfigError
 from lsv.scheduler.policy import Fcfs
+from lsv_base.errors import ConfigError
 from lsv_bench.eval.perplexity import choose_windows, measure_perplexity, spans
 from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config
 from lsv_testing.fakes.text import letters

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_bench.datasets import Conversation
 from lsv_bench.eval.questions import digest, make_questions, read_questions
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from lsv.errors import CheckpointError
 from lsv.media.processor import Image
+from lsv_base.errors import CheckpointError
 from lsv_runtime.worker.load.declared import declare
 from lsv_testing.model import engine_config, load
 from lsv_testing.shown import check_shown, encode

@@ -14,9 +14,9 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from lsv.errors import BadRequest, CheckpointError
 from lsv.media.processor import Video
 from lsv.request.prompt import Prompt
+from lsv_base.errors import BadRequest, CheckpointError
 from lsv_multimodal.families.glm4v import fit
 from lsv_runtime.worker.load.declared import declare
 from lsv_testing.model import engine_config, load, stored_bytes

@@ -19,8 +19,8 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
 from lsv import SamplingParams
-from lsv.errors import BadRequest, CheckpointError
 from lsv.request.prompt import Prompt
+from lsv_base.errors import BadRequest, CheckpointError
 from lsv_runtime.worker.load.declared import declare
 from lsv_testing.model import engine_config, load, stored_bytes
 from lsv_testing.shown import check_shown, seen_pixels

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lsv.errors import BadRequest
+from lsv_base.errors import BadRequest
 
 IMAGE = 259
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lsv.errors import BadRequest, CheckpointError
+from lsv_base.errors import BadRequest, CheckpointError
 from lsv_runtime.worker.load.declared import declare
 from lsv_testing.model import engine_config, load, stored_bytes
 

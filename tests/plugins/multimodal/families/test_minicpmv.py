@@ -17,9 +17,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from lsv import SamplingParams
-from lsv.errors import BadRequest, CheckpointError
 from lsv.media.placement import spell
 from lsv.media.processor import Image
+from lsv_base.errors import BadRequest, CheckpointError
 from lsv_models.senses.towers.navit import stretch
 from lsv_multimodal.families.minicpmv import choose_grid
 from lsv_runtime.worker.load.declared import declare

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lsv import SamplingParams
-from lsv.errors import BadRequest, CheckpointError
 from lsv.media.placement import spell
+from lsv_base.errors import BadRequest, CheckpointError
 from lsv_multimodal.families.siglip import PaliGemmaPlacement
 from lsv_runtime.worker.load.declared import declare
 from lsv_testing.model import engine_config, load, stored_bytes

@@ -14,12 +14,12 @@ import torch
 from safetensors.torch import load_file
 
 from lsv import plugins
-from lsv.errors import BadRequest, CheckpointError
 from lsv.media.items import Encoded
 from lsv.media.options import Limits, MediaOptions
 from lsv.media.processor import SOUND
-from lsv.processes.side.process import SideProcess
 from lsv.request.prompt import Prompt
+from lsv_base.errors import BadRequest, CheckpointError
+from lsv_base.processes.side.process import SideProcess
 from lsv_multimodal.decoding.audio import decode_track
 from lsv_multimodal.decoding.video import decode_video
 from lsv_multimodal.families.omni.qwen2_5 import TurnTempo

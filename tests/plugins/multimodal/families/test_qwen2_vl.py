@@ -13,9 +13,9 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from lsv.errors import BadRequest, CheckpointError
 from lsv.media.processor import Content, Video
 from lsv.request.prompt import Prompt
+from lsv_base.errors import BadRequest, CheckpointError
 from lsv_runtime.worker.load.declared import declare
 from lsv_testing.model import engine_config, load, stored_bytes
 from lsv_testing.shown import check_shown, encode

@@ -13,9 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lsv.errors import BadRequest, CheckpointError
 from lsv.media.processor import Audio
 from lsv.request.prompt import Prompt
+from lsv_base.errors import BadRequest, CheckpointError
 from lsv_multimodal.families.whisper.audio import RATE
 from lsv_runtime.worker.load.declared import declare
 from lsv_testing.model import engine_config, load, stored_bytes

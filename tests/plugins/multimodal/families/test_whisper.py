@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from lsv import LLM, SamplingParams
-from lsv.errors import BadRequest, CheckpointError, ConfigError
 from lsv.media.processor import Audio
 from lsv.request.prompt import Prompt
 from lsv.request.spec import RequestSpec
+from lsv_base.errors import BadRequest, CheckpointError, ConfigError
 from lsv_models.whisper import Tower
 from lsv_multimodal.families.whisper.audio import RATE, WhisperProcessor
 from lsv_runtime.worker.load.declared import declare

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import transformers
 
-from lsv.errors import BadRequest, CheckpointError
 from lsv.media.transcriber import Transcriber
+from lsv_base.errors import BadRequest, CheckpointError
 from lsv_multimodal.families.whisper.languages import NAMES
 from lsv_multimodal.families.whisper.rules import Timestamps, WhisperRules
 from lsv_multimodal.families.whisper.text import WhisperTranscriber

@@ -15,12 +15,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lsv import LLM, SamplingParams
-from lsv.errors import BadRequest, CheckpointError, LsvError
 from lsv.media.items import Prepared
 from lsv.media.placement import place
 from lsv.media.processor import Audio, Image
 from lsv.request.prompt import Prompt
 from lsv.resolve.locate import read_config
+from lsv_base.errors import BadRequest, CheckpointError, LsvError
 from lsv_doctor.models.trials.images.cases import CASES
 from lsv_doctor.models.trials.images.checkpoints import wrapper_class, write
 from lsv_models.generic.refusal import Refused

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lsv.errors import BadRequest, ConfigError, LsvError
 from lsv.request.params import SamplingParams
+from lsv_base.errors import BadRequest, ConfigError, LsvError
 from lsv_offline.batched.adapter import Batched
 from lsv_offline.batched.interface import BatchUpdate, LogitsProcessor, MoveDirectionality, process_dict_updates
 from lsv_runtime.logits_processor import RowsFailed

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from lsv import LLM, AsyncEngineArgs, AsyncLLMEngine, SamplingParams
-from lsv.errors import BadRequest, ConfigError, RequestFailed
 from lsv.plugins.logits_processors import complete_processors
+from lsv_base.errors import BadRequest, ConfigError, RequestFailed
 from lsv_offline.batched.interface import BatchUpdate, LogitsProcessor
 from lsv_testing.fakes.engine import engine_config
 from suite.engines import Engines

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lsv.errors import ConfigError
 from lsv.platform import Platform
+from lsv_base.errors import ConfigError
 from lsv_cpu.platform import CpuPlatform
 from lsv_runtime.devices.opening import open_index, open_rank
 

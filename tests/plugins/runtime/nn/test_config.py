@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.nn.config import DecoderConfig
 from lsv_runtime.nn.keys import Keys
 

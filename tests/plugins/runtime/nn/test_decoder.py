@@ -2,7 +2,7 @@
 
 import pytest
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.nn.config import DecoderConfig
 from lsv_runtime.nn.decoder import DecoderLayer, DenseDecoder
 from lsv_runtime.nn.keys import Keys

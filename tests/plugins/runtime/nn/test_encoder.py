@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.nn.config import DecoderConfig
 from lsv_runtime.nn.decoder import DecoderLayer
 from lsv_runtime.nn.encoder import SelfAttention, attend

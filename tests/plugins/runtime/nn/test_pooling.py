@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from lsv.errors import CheckpointError
 from lsv.request.params import PoolingParams
 from lsv.request.pooling import Pooler
+from lsv_base.errors import CheckpointError
 from lsv_runtime.nn.pooling.states import Gathered, Pool
 from lsv_runtime.worker.load.dense import load_dense
 

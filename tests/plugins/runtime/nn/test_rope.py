@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.nn.keys import Keys
 from lsv_runtime.nn.rope import InterleavedMRope, MRope, Rope, frequencies, read_rope, read_ropes
 from lsv_testing.tensors import place

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.nn.routers import Router, ScoredRouter, SparseMixer
 from lsv_runtime.weights.checkpoint import DummySource
 from lsv_testing.tensors import fill_module, place

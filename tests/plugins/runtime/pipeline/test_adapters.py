@@ -14,7 +14,7 @@ import torch
 from lsv import LLM, LoRARequest, SamplingParams, plugins
 from lsv.adapters.peft import digest
 from lsv.config import AdapterOptions
-from lsv.errors import BadRequest, CheckpointError, NotYet
+from lsv_base.errors import BadRequest, CheckpointError, NotYet
 from lsv_runtime.adapters.checkpoint import Pair
 from lsv_runtime.adapters.slots import attach
 from lsv_runtime.adapters.store import AdapterStore, Source

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lsv import LLM, SamplingParams
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_testing.fakes.drafter import ForcedDrafter
 from lsv_testing.fakes.eagle import write_eagle, write_eagle3
 from lsv_testing.fakes.medusa import write_medusa

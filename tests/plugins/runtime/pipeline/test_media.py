@@ -11,7 +11,7 @@ import transformers
 from PIL import Image
 
 from lsv import LLM, SamplingParams
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_doctor.models.classes import Class, read_classes
 from lsv_doctor.models.tiny import make_model, save, tiny_config
 from lsv_models.seq2seq.tower import TextTower

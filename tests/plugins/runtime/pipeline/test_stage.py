@@ -8,7 +8,7 @@ import random
 import pytest
 
 from lsv.config import Topology
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_runtime.pipeline.link import neighbours
 from lsv_runtime.pipeline.meeting import Meeting
 from lsv_runtime.pipeline.stage import Stage, check_partition, share_out, stage_groups

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.nn.linear import Column
 from lsv_runtime.weights.checkpoint import DummySource, SafetensorsSource
 from lsv_runtime.weights.place import Part

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.nn.embed import Embed, Head
 from lsv_runtime.nn.linear import Column
 from lsv_runtime.nn.mlp import GatedMLP

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.weights.halves import find_half
 
 LAYER = ("self_attn.q_proj.weight", "mlp.up_proj.weight", "input_layernorm.weight")

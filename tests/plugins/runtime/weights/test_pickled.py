@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.weights.pickled import PickledSource, pickled_files
 
 A, B, SCALAR = torch.arange(12.0).reshape(4, 3), torch.ones(5, dtype=torch.bfloat16), torch.tensor(3)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from lsv.errors import CheckpointError, ConfigError
-from lsv.untrusted.patterns import Patterns
+from lsv_base.errors import CheckpointError, ConfigError
+from lsv_base.untrusted.patterns import Patterns
 from lsv_runtime.nn.linear import Column, Row
 from lsv_runtime.weights.place import Part
 from lsv_runtime.weights.quantizer import (

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from lsv.config import Topology
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models import plugin
 from lsv_runtime.devices.communicator import Group
 from lsv_runtime.nn.linear import Column, Row

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lsv.config import Part, Topology
-from lsv.errors import CheckpointError, ConfigError
+from lsv_base.errors import CheckpointError, ConfigError
 from lsv_models import plugin
 from lsv_runtime.weights.sharded import PATTERN, check_pattern, is_sharded
 from lsv_runtime.worker.load.saved import save_sharded_state

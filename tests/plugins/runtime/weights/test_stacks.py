@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.weights.checkpoint import TensorInfo
 from lsv_runtime.weights.stacks import Stack, UnfoldedSource
 

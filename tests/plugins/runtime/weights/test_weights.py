@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lsv.errors import CheckpointError, ConfigError
+from lsv_base.errors import CheckpointError, ConfigError
 from lsv_runtime.nn.embed import Embed, Head
 from lsv_runtime.nn.linear import Column, Row
 from lsv_runtime.weights import fill

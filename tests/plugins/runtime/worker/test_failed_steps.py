@@ -12,10 +12,10 @@ import torch
 
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Submit, Update
-from lsv.errors import EngineDied
 from lsv.request.params import SamplingParams
 from lsv.request.request import FinishReason
 from lsv.scheduler.policy import Fcfs
+from lsv_base.errors import EngineDied
 from lsv_runtime.worker.executor import InlineExecutor
 from lsv_runtime.worker.load.groups import Groups
 from lsv_runtime.worker.results import ResultBuilder

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from lsv.config import Fit
-from lsv.errors import ConfigError
 from lsv.plugins import load
 from lsv.plugins.catalog import Catalog
+from lsv_base.errors import ConfigError
 from lsv_cpu.platform import CpuDevice
 from lsv_runtime.nn.model import Encoder
 from lsv_runtime.worker.load.bound import bind

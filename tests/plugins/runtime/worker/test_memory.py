@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from lsv.config import EngineConfig, Fit
-from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup, KVSpec, blocks_for, group_specs, longest_length
+from lsv_base.errors import ConfigError
 from lsv_runtime.attention.dense import DenseAttention
 from lsv_runtime.devices.device import Budget
 from lsv_runtime.worker.load.memory import plan_memory

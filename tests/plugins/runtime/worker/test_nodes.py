@@ -27,13 +27,13 @@ from lsv.engine.replicas.replica_set import ReplicaSet
 from lsv.engine.replicas.supervisors import Supervisors
 from lsv.engine.socket_client import SocketClient
 from lsv.engine.supervision.supervisor import RestartPolicy
-from lsv.errors import ConfigError, EngineDied, LsvError, StartError
 from lsv.processes.nodes.door import Door, listen
 from lsv.processes.nodes.handshake import JOINING, Challenge, OtherKey, OtherProtocol, introduce
 from lsv.processes.nodes.newcomer import Likeness, Newcomer, describe
 from lsv.processes.nodes.reaching import Way, reach
-from lsv.processes.peer import Peer
 from lsv.resolve import resolve
+from lsv_base.errors import ConfigError, EngineDied, LsvError, StartError
+from lsv_base.processes.peer import Peer
 from lsv_offline.llm import read_arguments
 from lsv_runtime.worker.nodes import member
 from lsv_runtime.worker.nodes.gathering import Gathering

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from lsv.engine.executor import ReleaseMemory, RestoreMemory
-from lsv.errors import BadRequest, ConfigError, PluginError
 from lsv.offers import PartOffer
-from lsv.processes.orders import WorkerOrder
 from lsv.scheduler.plan import Kind, StepPlan
+from lsv_base.errors import BadRequest, ConfigError, PluginError
+from lsv_base.processes.orders import WorkerOrder
 from lsv_runtime.worker.load.resident import ResidentModel
 from lsv_runtime.worker.parts.part import WorkerPart, WorkerPartContext
 from lsv_runtime.worker.worker import Worker

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lsv import LLM
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_runtime.worker.load import loaded
 from lsv_testing.tiny import tiny
 

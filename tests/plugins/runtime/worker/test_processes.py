@@ -16,11 +16,11 @@ import pytest
 from lsv import plugins
 from lsv.config import EngineConfig, Topology
 from lsv.engine.executor import ReleaseMemory, Reset, StopProfiler
-from lsv.errors import ConfigError, EngineDied, LsvError
-from lsv.processes.orders import WorkerOrder
-from lsv.processes.wire import Failed, encode_frame
 from lsv.request.params import SamplingParams
 from lsv.scheduler.plan import Begin, Grown, Kind, Rows, StepPlan
+from lsv_base.errors import ConfigError, EngineDied, LsvError
+from lsv_base.processes.orders import WorkerOrder
+from lsv_base.processes.wire import Failed, encode_frame
 from lsv_runtime.worker.channel import Controlled, Loading, Run, Start
 from lsv_runtime.worker.executor import InlineExecutor
 from lsv_runtime.worker.processes import ProcessesExecutor, Rank, RankLink
@@ -265,7 +265,7 @@ def test_the_rank_by_which_others_fail_is_told_before_them(second: LsvError | st
 @pytest.mark.slow
 def test_a_worker_dies_with_its_parent() -> None:
     child = (
-        "import os, time; from lsv.processes.lifeline import die_with; "
+        "import os, time; from lsv_base.processes.lifeline import die_with; "
         "die_with(os.getppid()); print(1, flush=True); time.sleep(60)"
     )
     parent = (

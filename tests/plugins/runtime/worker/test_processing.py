@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from lsv.errors import BadRequest, LsvError, RequestFailed
 from lsv.offers import LogitsProcessorOffer
 from lsv.plugins.catalog import Catalog
 from lsv.request.params import NO_TOKEN_LEFT
+from lsv_base.errors import BadRequest, LsvError, RequestFailed
 from lsv_runtime.logits_processor import History, LogitsProcessor
 from lsv_runtime.worker.processing import Processors
 from lsv_runtime.worker.sampling.sampler import NOT_FINITE, PROCESSOR_FAILED, sample_rows

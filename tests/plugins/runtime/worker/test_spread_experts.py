@@ -10,9 +10,9 @@ import pytest
 from lsv import LLM, SamplingParams
 from lsv.config import EngineConfig, ExpertOptions, Topology
 from lsv.engine.messages import ExpertCounts
-from lsv.errors import ConfigError
 from lsv.plugins.catalog import Catalog
 from lsv.resolve import resolve
+from lsv_base.errors import ConfigError
 from lsv_offline.llm import read_arguments
 from lsv_testing.tiny import tiny
 

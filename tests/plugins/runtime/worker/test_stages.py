@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lsv.processes.usage import GIB, host_usage, written
+from lsv_base.processes.usage import GIB, host_usage, written
 from lsv_runtime.devices.device import Memory
 from lsv_runtime.worker.load.stages import Stages
 

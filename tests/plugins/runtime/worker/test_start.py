@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from lsv.engine.executor import Reset
-from lsv.errors import ConfigError, EngineDied
 from lsv.offers import AttentionOffer
-from lsv.processes.orders import WorkerOrder
 from lsv.scheduler.plan import Kind, Rows, StepPlan
+from lsv_base.errors import ConfigError, EngineDied
+from lsv_base.processes.orders import WorkerOrder
 from lsv_runtime.attention.dense import DenseAttention
 from lsv_runtime.devices.shapes import Shape
 from lsv_runtime.worker.executor import InlineExecutor

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from lsv.engine.parts.part import Part, PartContext
-from lsv.errors import BadRequest, LsvError
 from lsv.request.group import RequestGroup
 from lsv.request.spec import RequestSpec
+from lsv_base.errors import BadRequest, LsvError
 
 BURST = 2
 """Seconds' worth of tokens that an idle engine saves up."""

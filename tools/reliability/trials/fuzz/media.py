@@ -19,7 +19,6 @@ from demo_training.senses.pictures import KNOWN, picture
 from demo_training.senses.sounds import sound
 from lsv import plugins
 from lsv.config import EngineConfig
-from lsv.errors import LsvError
 from lsv.media.content_parts import Reference
 from lsv.media.options import Limits, MediaOptions
 from lsv.media.service import MediaService, open_service
@@ -27,6 +26,7 @@ from lsv.plugins.catalog import Catalog
 from lsv.request.media import Modality
 from lsv.resolve import resolve
 from lsv.settings import Declared, gather, options
+from lsv_base.errors import LsvError
 from trials.fuzz.mutate import mutate_bytes
 from trials.fuzz.target import Read, Target
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from lsv.errors import LsvError
+from lsv_base.errors import LsvError
 from trials.fuzz.mutate import Mutate
 
 Read = Callable[[bytes], object]

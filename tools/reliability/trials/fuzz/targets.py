@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from trials.fuzz.bodies import BODIES
 from trials.fuzz.media import MEDIA
 from trials.fuzz.readers import READERS

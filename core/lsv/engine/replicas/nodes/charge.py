@@ -10,9 +10,9 @@ import msgspec
 from lsv.config import EngineConfig
 from lsv.engine.replicas.nodes.member import serve_replicas
 from lsv.engine.supervision.supervisor import RestartPolicy
-from lsv.errors import ErrorRecord, LsvError
-from lsv.processes.outlet import unblock_output
 from lsv.settings.cluster_key import export_cluster_key
+from lsv_base.errors import ErrorRecord, LsvError
+from lsv_base.processes.outlet import unblock_output
 
 
 class Charge(msgspec.Struct, frozen=True, kw_only=True):

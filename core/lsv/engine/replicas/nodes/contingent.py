@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from lsv.engine.replicas.nodes.messages import Left, ToNode0, Waiting
 from lsv.engine.supervision.gang import Fall
-from lsv.errors import EngineDied, LsvError
+from lsv_base.errors import EngineDied, LsvError
 
 Send = Callable[[ToNode0], object]
 

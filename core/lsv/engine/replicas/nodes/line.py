@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from lsv.engine.replicas.nodes.messages import LONGEST
-from lsv.errors import from_record
-from lsv.processes.wire import Failed, FrameReader, Received, Sent, encode_frame
+from lsv_base.errors import from_record
+from lsv_base.processes.wire import Failed, FrameReader, Received, Sent, encode_frame
 
 _READ = 1 << 18
 _LAST_SECONDS = 2.0

@@ -33,12 +33,12 @@ from lsv.engine.replicas.nodes.messages import (
 from lsv.engine.replicas.supervisors import Supervisors
 from lsv.engine.supervision import state as supervision
 from lsv.engine.supervision.supervisor import RestartPolicy
-from lsv.errors import ConfigError, EngineDied, LsvError, from_record
 from lsv.processes.nodes.handshake import JOINING
 from lsv.processes.nodes.newcomer import describe
 from lsv.processes.nodes.reaching import Way, keep_joining, reach
-from lsv.processes.orders import encode_order
-from lsv.processes.wire import Failed
+from lsv_base.errors import ConfigError, EngineDied, LsvError, from_record
+from lsv_base.processes.orders import encode_order
+from lsv_base.processes.wire import Failed
 
 log = logging.getLogger(__name__)
 

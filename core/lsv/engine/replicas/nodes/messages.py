@@ -12,8 +12,8 @@ from __future__ import annotations
 import msgspec
 
 from lsv.engine.supervision.state import Supervision
-from lsv.errors import ErrorRecord
 from lsv.processes.nodes.newcomer import Newcomer
+from lsv_base.errors import ErrorRecord
 
 LONGEST = 1 << 24
 """Bytes of the longest of these messages: all but the configuration are short."""

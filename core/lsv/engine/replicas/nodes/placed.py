@@ -19,9 +19,9 @@ from lsv.engine.replicas.nodes.reception import Reception
 from lsv.engine.replicas.nodes.stand_in import StandIn
 from lsv.engine.supervision.gang import Gang
 from lsv.engine.supervision.supervisor import STOP_SECONDS, RestartPolicy
-from lsv.errors import EngineDied, LsvError, from_record
-from lsv.processes.child import Child
 from lsv.settings.cluster_key import read_cluster_key
+from lsv_base.errors import EngineDied, LsvError, from_record
+from lsv_base.processes.child import Child
 
 log = logging.getLogger(__name__)
 

@@ -22,11 +22,11 @@ from lsv.config import EngineConfig
 from lsv.engine.replicas.nodes.charge import Charge, read_end
 from lsv.engine.replicas.nodes.placer import Place, Placer
 from lsv.engine.supervision.supervisor import RestartPolicy
-from lsv.errors import EngineDied, ErrorRecord, LsvError
 from lsv.offers import PlacerOffer
 from lsv.plugins import logs
-from lsv.processes.lifeline import connect, dump_stacks_on_request
-from lsv.processes.wire import Channel, Failed
+from lsv_base.errors import EngineDied, ErrorRecord, LsvError
+from lsv_base.processes.lifeline import connect, dump_stacks_on_request
+from lsv_base.processes.wire import Channel, Failed
 
 log = logging.getLogger("lsv.engine.replicas.nodes.placement")
 

@@ -23,11 +23,11 @@ from lsv.engine.replicas.nodes.messages import (
 from lsv.engine.replicas.nodes.rendezvous import Rendezvous
 from lsv.engine.replicas.nodes.stand_in import StandIn
 from lsv.engine.supervision.gang import Gang
-from lsv.errors import ConfigError, EngineDied, LsvError, StartError, from_record
 from lsv.processes.nodes.door import Door, Guest, listen
 from lsv.processes.nodes.handshake import JOINING, MEETING
 from lsv.processes.nodes.newcomer import Likeness
-from lsv.processes.wire import Failed
+from lsv_base.errors import ConfigError, EngineDied, LsvError, StartError, from_record
+from lsv_base.processes.wire import Failed
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ import secrets
 
 from lsv.engine.replicas.nodes.line import Line, stream_over
 from lsv.engine.supervision.gang import Gang
-from lsv.errors import LsvError
 from lsv.processes.nodes.door import Guest
 from lsv.processes.nodes.meeting import Meet, Met
+from lsv_base.errors import LsvError
 
 _WORD_SECONDS = 10.0
 """What somebody who has come gets to say who it is."""

@@ -12,9 +12,9 @@ from lsv.engine.replicas.nodes.line import Stream, cancel, in_loop, splice, stre
 from lsv.engine.replicas.nodes.messages import Dial, Fall, FromNode0, Renew, Together
 from lsv.engine.supervision.gang import Gang
 from lsv.engine.supervision.state import Supervision, publish, socket_in
-from lsv.errors import EngineDied, ErrorRecord, LsvError
-from lsv.processes.folder import PrivateFolder
 from lsv.processes.nodes.door import Guest
+from lsv_base.errors import EngineDied, ErrorRecord, LsvError
+from lsv_base.processes.folder import PrivateFolder
 
 _DIAL_SECONDS = 15.0
 """What a machine gets to connect a client to its engine."""

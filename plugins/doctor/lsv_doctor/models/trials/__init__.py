@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from lsv.errors import LsvError
 from lsv.offers import ProcessorOffer
 from lsv.request.media import Modality
+from lsv_base.errors import LsvError
 from lsv_doctor.models.orders import COLUMNS, Cell
 from lsv_doctor.models.reasons import in_a_line, in_words, reason_of
 from lsv_doctor.models.trials.adapters import try_adapters

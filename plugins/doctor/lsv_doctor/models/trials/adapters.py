@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from lsv import SamplingParams
-from lsv.errors import LsvError
 from lsv.request.adapter import LoRARequest
+from lsv_base.errors import LsvError
 from lsv_doctor.models.comparing import find_difference
 from lsv_doctor.models.prompts import draw, make_prompts
 from lsv_doctor.models.reference import Reference

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_models.recurrent.delta.qwen3_next import Qwen3Next, Qwen35, Qwen35Moe, attention_layer, read_experts
 from lsv_models.rms.blocks import OffsetRMSNorm
 from lsv_models.sparse.decoder import STACKED

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.recurrent.hybrid import HybridLayer, read_kinds
 from lsv_models.recurrent.keys import ignore
 from lsv_models.recurrent.stack import MIXTRAL, Names, Stack

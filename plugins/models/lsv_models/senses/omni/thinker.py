@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch.nn import functional
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.qwen2_vl import Qwen2VL, Qwen2VLEncoder
 from lsv_models.senses.towers.hearing import HearingTower
 from lsv_runtime.nn.config import DecoderConfig

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.senses.towers.hearing import HearingConfig, HearingLayer, HearingState, HearingTower, waves
 from lsv_runtime.nn.keys import Keys
 from lsv_runtime.nn.linear import Column

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import nn
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.qwen2_vl import Qwen2VLEncoder, VisionConfig, VisionLayer, VisionState, patch_places
 from lsv_models.senses.towers.places import sample_places
 from lsv_runtime.nn.keys import Keys

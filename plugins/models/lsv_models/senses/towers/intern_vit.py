@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_models.clip import SquareConfig
 from lsv_runtime.nn.encoder import Runs, SelfAttention
 from lsv_runtime.nn.keys import Keys

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime import products
 from lsv_runtime.nn.keys import Keys
 from lsv_runtime.nn.linear import Column

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from lsv.errors import BadRequest
 from lsv.media.processor import SOUND, Audio, Content, Processed, Video
 from lsv.request.media import Media
+from lsv_base.errors import BadRequest
 from lsv_multimodal.families.image_processor import check_options, pack
 from lsv_multimodal.families.qwen2_vl import Qwen2VLPlacement, Qwen2VLProcessor, read_array, token_of
 from lsv_multimodal.families.whisper.audio import HOP, RATE, mel_filters, read_extractor

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lsv.errors import BadRequest, CheckpointError
 from lsv.media.processor import Audio, Content, Processed
 from lsv.request.media import Media, Modality, Positions
 from lsv.resolve.locate import read_object
+from lsv_base.errors import BadRequest, CheckpointError
 from lsv_multimodal.families.image_processor import check_options, pack
 
 RATE = 16000

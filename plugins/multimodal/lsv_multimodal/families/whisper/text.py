@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lsv.errors import BadRequest, CheckpointError
 from lsv.media.transcriber import Span, Task
 from lsv.resolve.locate import read_object
+from lsv_base.errors import BadRequest, CheckpointError
 from lsv_multimodal.families.named_tokens import named_tokens
 from lsv_multimodal.families.whisper.languages import NAMES
 from lsv_multimodal.families.whisper.rules import NAME, Timestamps, WhisperRules

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image as PilImage
 
-from lsv.errors import BadRequest, CheckpointError
 from lsv.media.processor import Content, Processed
 from lsv.resolve.locate import read_object
+from lsv_base.errors import BadRequest, CheckpointError
 from lsv_multimodal.families.image_processor import check_image, check_options, load_image_processor, pack
 from lsv_multimodal.families.wrapper.places import GRID, find_placeholder, find_row_token, stands_by_axes
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from lsv.errors import BadRequest, CheckpointError
 from lsv.media.processor import Placement
 from lsv.request.media import EMBEDDINGS, Media, Modality, Positions
 from lsv.resolve.locate import language_of, read_object
+from lsv_base.errors import BadRequest, CheckpointError
 from lsv_multimodal.families.named_tokens import named_tokens
 from lsv_multimodal.families.qwen2_vl import Qwen2VLPlacement, read_array
 

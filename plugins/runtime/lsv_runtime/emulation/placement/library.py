@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from torch.utils.backend_registration import rename_privateuse1_backend
 
-from lsv.processes.building import BuildCache, explain, find_compiler, run
 from lsv.settings.caching import cache_root
+from lsv_base.processes.building import BuildCache, explain, find_compiler, run
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from lsv.errors import CheckpointError
+from lsv_base.errors import CheckpointError
 from lsv_runtime.nn.attention import Attention, Heads
 from lsv_runtime.nn.gpt.config import GptConfig
 from lsv_runtime.nn.gpt.form import Form, Projections

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv.errors import CheckpointError
 from lsv.request.pooling import Pooler
+from lsv_base.errors import CheckpointError
 from lsv_runtime import products
 from lsv_runtime.nn.linear import Column
 from lsv_runtime.nn.model import Model

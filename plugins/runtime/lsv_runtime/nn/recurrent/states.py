@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_runtime.attention.state_plan import Run, StatePlan
 from lsv_runtime.attention.states import StateLayer, StatePart
 from lsv_runtime.nn.step import Step

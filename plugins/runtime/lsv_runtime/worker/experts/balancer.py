@@ -9,7 +9,7 @@ from itertools import islice
 import torch
 from torch import nn
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_runtime.devices.communicator import Communicator
 from lsv_runtime.nn.moe import MoE
 from lsv_runtime.ops import Bindable, MixingKernel, dtype_name

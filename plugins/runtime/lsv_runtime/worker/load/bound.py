@@ -10,9 +10,9 @@ import msgspec
 from torch import nn
 
 from lsv.config import BoundOp, EngineConfig, Reason
-from lsv.errors import ConfigError
 from lsv.offers import AttentionOffer, KernelOffer
 from lsv.plugins.catalog import Catalog
+from lsv_base.errors import ConfigError
 from lsv_runtime import ops
 from lsv_runtime.attention import AttentionBackend, CacheSpec
 from lsv_runtime.devices.device import Device

@@ -8,7 +8,7 @@ import msgspec
 from torch import nn
 
 from lsv.config import EngineConfig
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_runtime.nn.dtypes import model_dtype
 from lsv_runtime.nn.embed import Head
 from lsv_runtime.nn.model import ElsewhereEncoder, Encoder, Model, handed_on

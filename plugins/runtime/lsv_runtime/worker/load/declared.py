@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import torch
 
 from lsv.config import EngineConfig
-from lsv.errors import ConfigError
 from lsv.kv.spec import STATE_WINDOW, KVGroup, KVSpec, group_specs
 from lsv.offers import ModelOffer, QuantizerOffer
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.locate import read_config
+from lsv_base.errors import ConfigError
 from lsv_runtime.attention import AttentionBackend, AttentionLayer, token_bytes
 from lsv_runtime.attention.states import StateLayer
 from lsv_runtime.devices.communicator import Communicator

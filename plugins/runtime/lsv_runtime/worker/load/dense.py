@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lsv.errors import CheckpointError
 from lsv.request.pooling import Pooler
 from lsv.resolve.locate import read_config
+from lsv_base.errors import CheckpointError
 from lsv_runtime.nn.pooling.states import Pool, Step
 from lsv_runtime.weights.checkpoint import SafetensorsSource
 from lsv_runtime.weights.pickled import PickledSource, pickled_files

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_runtime.worker.load.parked import bytes_of
 
 _ALIGNMENT = 256

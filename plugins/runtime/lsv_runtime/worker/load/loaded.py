@@ -15,9 +15,9 @@ import torch
 
 from lsv.config import EngineConfig, Fit
 from lsv.engine.executor import ReportProgress
-from lsv.errors import CheckpointError, ConfigError
 from lsv.offers import CheckpointOffer
 from lsv.plugins.catalog import Catalog
+from lsv_base.errors import CheckpointError, ConfigError
 from lsv_runtime.adapters.slots import Slots, allocate, attach
 from lsv_runtime.adapters.store import AdapterStore
 from lsv_runtime.attention import AttentionBackend

@@ -12,8 +12,8 @@ from typing import Protocol
 import msgspec
 
 from lsv.config import EngineConfig, Fit, Reason
-from lsv.errors import ConfigError
 from lsv.kv.spec import KVGroup, KVSpec, blocks_for, longest_length
+from lsv_base.errors import ConfigError
 from lsv_runtime.attention import AttentionBackend, cut_pages
 from lsv_runtime.devices.device import Budget, Memory
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from lsv.config import EngineConfig, Part
-from lsv.errors import ConfigError
 from lsv.resolve.parts import how_to_give
+from lsv_base.errors import ConfigError
 from lsv_runtime.weights.checkpoint import CheckpointSource
 from lsv_runtime.weights.parts import PartedSource
 from lsv_runtime.worker.load.declared import Declared

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from lsv.config import EngineConfig, Reason
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_runtime.devices.device import Device
 from lsv_runtime.devices.shapes import Shape, ShapePolicy
 from lsv_runtime.nn.model import ElsewhereEncoder, Encoder

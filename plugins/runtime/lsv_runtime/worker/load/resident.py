@@ -12,9 +12,9 @@ import torch
 
 from lsv.config import EngineConfig
 from lsv.engine.executor import ReportProgress
-from lsv.errors import CheckpointError, Unavailable
 from lsv.plugins.catalog import Catalog
 from lsv.transports.making import identify
+from lsv_base.errors import CheckpointError, Unavailable
 from lsv_runtime.adapters.store import Served
 from lsv_runtime.devices.device import Device
 from lsv_runtime.pipeline.stage import Stage

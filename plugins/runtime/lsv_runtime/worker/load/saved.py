@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import save_file
 
 from lsv.config import EngineConfig
-from lsv.errors import ConfigError
 from lsv.plugins.catalog import Catalog
 from lsv.resolve.locate import read_config
+from lsv_base.errors import ConfigError
 from lsv_runtime.devices.communicator import Communicator, Group
 from lsv_runtime.nn.dtypes import model_dtype
 from lsv_runtime.weights.checkpoint import CheckpointSource, RenamedSource

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from lsv.processes.usage import Usage, host_usage
+from lsv_base.processes.usage import Usage, host_usage
 from lsv_runtime.devices.device import Device
 
 log = logging.getLogger(__name__)

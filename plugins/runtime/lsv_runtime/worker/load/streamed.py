@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lsv.config import EngineConfig, Reason
-from lsv.errors import ConfigError
+from lsv_base.errors import ConfigError
 from lsv_runtime.devices.device import Device, Fetcher
 from lsv_runtime.nn.model import Model
 from lsv_runtime.worker.load.hosted import HostedLayer, OwnWeights, PinnedMemory

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from lsv.config import EngineConfig
-from lsv.errors import LsvError
 from lsv.plugins.catalog import Catalog
-from lsv.processes.folder import PrivateFolder
 from lsv.settings.cluster_key import read_cluster_key
+from lsv_base.errors import LsvError
+from lsv_base.processes.folder import PrivateFolder
 from lsv_runtime.devices.collectives import serve_store
 from lsv_runtime.worker.channel import Start
 from lsv_runtime.worker.nodes.gathering import Gathering, Member, dismiss_all

@@ -10,12 +10,12 @@ from contextlib import suppress
 
 from lsv.config import EngineConfig, Nodes
 from lsv.engine.executor import ReportProgress
-from lsv.errors import ConfigError, EngineDied, LsvError, StartError
 from lsv.processes.nodes.door import Door, Guest, listen
 from lsv.processes.nodes.handshake import JOINING
 from lsv.processes.nodes.newcomer import Likeness
-from lsv.processes.peer import Peer
-from lsv.processes.wire import Failed
+from lsv_base.errors import ConfigError, EngineDied, LsvError, StartError
+from lsv_base.processes.peer import Peer
+from lsv_base.processes.wire import Failed
 from lsv_runtime.worker.nodes.messages import Answer, Goodbye, Join, Welcome
 
 log = logging.getLogger(__name__)

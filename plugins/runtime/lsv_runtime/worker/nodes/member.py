@@ -11,17 +11,17 @@ import time
 from types import FrameType
 
 from lsv.config import EngineConfig, Nodes
-from lsv.errors import EngineDied
 from lsv.plugins.catalog import Catalog
-from lsv.processes.folder import PrivateFolder
 from lsv.processes.nodes.handshake import JOINING
 from lsv.processes.nodes.newcomer import describe
 from lsv.processes.nodes.reaching import GREETING_SECONDS, Delay, Way, keep_joining, reach
-from lsv.processes.peer import Peer
-from lsv.processes.process import Process
 from lsv.resolve.hardware import load_platform
 from lsv.settings import export
 from lsv.settings.cluster_key import read_cluster_key
+from lsv_base.errors import EngineDied
+from lsv_base.processes.folder import PrivateFolder
+from lsv_base.processes.peer import Peer
+from lsv_base.processes.process import Process
 from lsv_runtime.worker.nodes.messages import Answer, Goodbye, Join, Welcome
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lsv.config import EngineConfig
-from lsv.errors import StartError
+from lsv_base.errors import StartError
 from lsv_runtime.devices.collectives import serve_store
 
 _LOOK_SECONDS = 0.05

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lsv.config import EngineConfig
-from lsv.errors import PluginError
 from lsv.offers import PartOffer
 from lsv.plugins.catalog import Catalog
-from lsv.processes.orders import WorkerOrder
 from lsv.scheduler.plan import StepPlan
+from lsv_base.errors import PluginError
+from lsv_base.processes.orders import WorkerOrder
 from lsv_runtime.worker.load.resident import ResidentModel
 
 WorkerHandler = Callable[[Any], Mapping[str, float] | None]

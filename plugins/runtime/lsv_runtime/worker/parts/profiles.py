@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lsv.config import Profiling
 from lsv.engine.executor import StartProfiler, StopProfiler
-from lsv.errors import BadRequest
+from lsv_base.errors import BadRequest
 from lsv_runtime.worker.load.resident import ResidentModel
 from lsv_runtime.worker.parts.part import WorkerPart, WorkerPartContext
 from lsv_runtime.worker.profiling.profiler import Profiler

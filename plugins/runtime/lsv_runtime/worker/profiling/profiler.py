@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from lsv.config import Profiling
-from lsv.errors import BadRequest, RequestFailed
+from lsv_base.errors import BadRequest, RequestFailed
 from lsv_runtime.devices.device import Device
 from lsv_runtime.worker.profiling.calls import CallRecorder
 from lsv_runtime.worker.profiling.ops import OpRecorder

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from lsv.errors import EngineDied
+from lsv_base.errors import EngineDied
 
 _SLAB = 64 << 20
 """Bytes that are allocated at a time: memory is only taken as cells come into use."""

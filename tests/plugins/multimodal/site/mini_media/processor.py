@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from lsv.errors import BadRequest
 from lsv.media.processor import Content, Image, Processed, Video
 from lsv.request.media import Array
+from lsv_base.errors import BadRequest
 from mini_media.placement import AUDIO, IMAGE, VIDEO
 
 

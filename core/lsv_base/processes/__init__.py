@@ -1,0 +1,1 @@
+"""Child processes and the framed messages they exchange with their parent."""
