@@ -139,7 +139,8 @@ async def test_an_engine_that_is_stopped_while_idle_is_seen(start: Start) -> Non
 
 
 async def test_a_start_that_hangs_is_seen(start: Start) -> None:
-    served = await start(wait=False, load_timeout=2.0, step_timeout=0.4, options={"fake.load_delay": 1.0})
+    slowly = {"fake.load_delay": 1.0, "fake.load_parts": 30}
+    served = await start(wait=False, load_timeout=2.0, step_timeout=0.4, options=slowly)
     await wait_for(lambda: served.client.status.stage == "weights")
     os.kill(served.pid, signal.SIGSTOP)
     with pytest.raises(EngineDied, match=r"hangs while loading \(weights\): .* load_timeout=2 "):

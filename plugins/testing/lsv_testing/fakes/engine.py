@@ -1,9 +1,9 @@
 """An engine over a fake worker: in this process, or in one of its own, where it comes from a plugin made for the test.
 
 Options of the configuration make it misbehave: ``fake.delay`` seconds a step, and ``fake.token_delay`` a token of it;
-``fake.load_delay`` seconds a part of the weights; ``fake.die`` a step in which the worker dies, ``fake.crash`` one with
-a bug, ``fake.fail`` one whose first row fails, ``fake.hang`` one that never ends; ``fake.lose`` 1 for a worker that is
-lost while nothing is in flight; ``fake.start_error`` a text.
+``fake.load_delay`` seconds a part of the weights, of which there are ``fake.load_parts``; ``fake.die`` a step in which
+the worker dies, ``fake.crash`` one with a bug, ``fake.fail`` one whose first row fails, ``fake.hang`` one that never
+ends; ``fake.lose`` 1 for a worker that is lost while nothing is in flight; ``fake.start_error`` a text.
 """
 
 from __future__ import annotations
@@ -127,8 +127,9 @@ class FakeExecutor:
 
     def start(self, config: EngineConfig, progress: ReportProgress) -> Fit:
         self._options = config.options
-        for done in range(3):
-            progress("weights", done, 3)
+        parts = int(self._number("load_parts")) or 3
+        for done in range(parts):
+            progress("weights", done, parts)
             time.sleep(self._number("load_delay"))
         if "fake.start_error" in config.options:
             raise ConfigError(str(config.options["fake.start_error"]))
