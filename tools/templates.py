@@ -20,8 +20,8 @@ from lsv import plugins
 from lsv.offers import AnswerParserOffer, ReasoningParserOffer, ToolParserOffer
 from lsv.plugins.catalog import Catalog
 from lsv.text.chat_template import ChatTemplates
-from lsv.text.parser_choice import AnswerParsers
 from lsv.text.round_trip import RoundTrip, Written, read_back, write_answers, write_calls
+from lsv_api.parsers.choice import AnswerParsers
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = Path(__file__).with_suffix(".tsv")

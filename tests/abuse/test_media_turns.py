@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from lsv.text.request_templates import RequestTemplates
 from lsv_api.preparing import LONG, SHORT, PreparingPool
+from lsv_api.request_templates import RequestTemplates
 from lsv_base.errors import Overloaded
 from lsv_base.processes.confinement.probe import Begin, Tried, Try
 from lsv_base.processes.confinement.terms import Terms

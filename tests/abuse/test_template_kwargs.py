@@ -8,7 +8,7 @@ import resource
 import pytest
 
 from lsv.text.chat_template import ChatTemplates
-from lsv.text.request_templates import are_flags
+from lsv_api.request_templates import are_flags
 from lsv_testing.fakes.client import FakeClient, FakeTokenizer
 
 TEMPLATES = {

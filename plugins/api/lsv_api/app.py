@@ -16,7 +16,6 @@ from sanic import Request, Sanic
 from sanic.response import HTTPResponse
 
 from lsv.engine.client import Service
-from lsv.text.request_templates import RequestTemplates
 from lsv_api.accounts.account import read_accounts
 from lsv_api.accounts.quotas import Quotas
 from lsv_api.contract import Route
@@ -30,6 +29,7 @@ from lsv_api.metrics.registry import Metrics
 from lsv_api.openapi import describe_api
 from lsv_api.options import ApiOptions
 from lsv_api.parsing import choose_parsing
+from lsv_api.request_templates import RequestTemplates
 from lsv_base.errors import ConfigError, ModelNotFound
 from lsv_base.version import __version__
 

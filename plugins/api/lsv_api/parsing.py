@@ -12,16 +12,16 @@ import msgspec
 from lsv import plugins
 from lsv.config import EngineConfig
 from lsv.offers import ReasoningParserOffer, ToolParserOffer
-from lsv.plugins.answer_parsers import find_parser
 from lsv.plugins.catalog import KINDS, Catalog
-from lsv.plugins.files import add_file
 from lsv.text.answer_parser import AnswerForm, AnswerParser, CallGrammar
-from lsv.text.parser_choice import AnswerParsers, Choice
 from lsv.text.round_trip import Render, write_answers
 from lsv.text.tokenizer import Tokenizer, open_tokenizer
 from lsv_api.call_grammars import JsonCallGrammar
 from lsv_api.described_tools import PARSER, DescribedTools, find_described
 from lsv_api.options import ApiOptions
+from lsv_api.parsers.choice import AnswerParsers, Choice
+from lsv_api.parsers.files import add_file
+from lsv_api.parsers.finding import find_parser
 from lsv_api.schema_check import SchemaCheck
 from lsv_base.errors import BadRequest
 

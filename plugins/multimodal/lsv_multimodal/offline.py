@@ -18,7 +18,6 @@ from lsv.media.content_parts import Reference, refusal
 from lsv.media.families import find_processor, load_placement
 from lsv.media.items import Encoded, Prepared
 from lsv.media.options import MODALITIES, MediaOptions
-from lsv.media.placement import marks_of, place, spell
 from lsv.media.processor import Attended, Content, Image, Marking, Processed, Video, Widened
 from lsv.plugins.catalog import Catalog
 from lsv.request.media import EMBEDDINGS, Array, Modality
@@ -29,6 +28,7 @@ from lsv_multimodal.decoding.audio import mix_audio
 from lsv_multimodal.decoding.frames import DEFAULT_FPS
 from lsv_multimodal.decoding.images import check_size, pixels_of
 from lsv_multimodal.fetching.sources import Sources
+from lsv_multimodal.placement import marks_of, place, spell
 from lsv_multimodal.preprocessing import Preprocessor
 
 _WHERE = "multi_modal_data"

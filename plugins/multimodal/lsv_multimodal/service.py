@@ -16,7 +16,6 @@ from lsv.media.content_parts import Reference, refusal
 from lsv.media.families import find_processor, load_placement, load_transcriber
 from lsv.media.items import AudioChunk, Encoded, Prepared
 from lsv.media.options import MediaOptions, check_decoded, check_encoded
-from lsv.media.placement import marks_of, place, spell
 from lsv.plugins.catalog import Catalog
 from lsv.request.media import Modality
 from lsv.request.prompt import Prompt
@@ -24,6 +23,7 @@ from lsv_base.errors import BadRequest, LsvError
 from lsv_base.processes.side.turns import NOBODY, Owner
 from lsv_multimodal.cache import PreparedCache
 from lsv_multimodal.fetching.sources import Sources
+from lsv_multimodal.placement import marks_of, place, spell
 from lsv_multimodal.worker.messages import Measure, Prepare, SplitAudio
 from lsv_multimodal.worker.pool import WorkerPool
 

@@ -8,11 +8,11 @@ import pytest
 
 from lsv import plugins
 from lsv.offers import ReasoningParserOffer, ToolParserOffer
-from lsv.plugins.answer_parsers import find_parser
 from lsv.plugins.catalog import Catalog
 from lsv.text.chat_template import ChatTemplates
-from lsv.text.parser_choice import AnswerParsers
 from lsv.text.round_trip import RoundTrip, Write, Written, read_back, write_answers, write_calls
+from lsv_api.parsers.choice import AnswerParsers
+from lsv_api.parsers.finding import find_parser
 from lsv_base.errors import ConfigError
 
 HEADER = (

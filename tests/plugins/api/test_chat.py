@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lsv.text.request_templates import RequestTemplates
+from lsv_api.request_templates import RequestTemplates
 from lsv_testing.fakes.client import EOS, FakeClient
 from lsv_testing.fakes.text import letters
 

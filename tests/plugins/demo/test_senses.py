@@ -14,7 +14,6 @@ import torch
 from demo_training.senses import clips, first_sight, held_out, pictures, shapes, sounds
 from demo_training.senses.conversations import KINDS, draw
 from lsv.media.items import Prepared
-from lsv.media.placement import place
 from lsv.media.processor import Audio, Image, Video
 from lsv.request.media import Modality
 from lsv.resolve.locate import read_config
@@ -23,6 +22,7 @@ from lsv_demo import CHECKPOINT
 from lsv_demo import plugin as demo
 from lsv_demo.processor import DemoPlacement, DemoProcessor
 from lsv_demo.senses.inputs import GREY, RATE, SIDE, cut
+from lsv_multimodal.placement import place
 from lsv_testing.catalog import catalog_of
 from lsv_testing.model import engine_config
 from lsv_testing.shown import check_shown

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from lsv.offers import ReasoningParserOffer, load_object
-from lsv.plugins.answer_parsers import choose_parser
 from lsv.text.answer_parser import AnswerForm, KnowsThoughts, Text
+from lsv_api.parsers.finding import choose_parser
 from lsv_parsers.plugin import lsv_reasoning_parsers, lsv_tool_parsers
 from lsv_testing.answers.parsers import Found, check_parser
 

@@ -19,7 +19,6 @@ from lsv.engine.admission import Admission
 from lsv.engine.client import Client, Service
 from lsv.request.adapter import Viewer
 from lsv.request.spec import RequestSpec
-from lsv.text.request_templates import RequestTemplates
 from lsv_api.accounts.account import ANYBODY, Account
 from lsv_api.accounts.buckets import Buckets
 from lsv_api.accounts.quotas import Quotas
@@ -30,6 +29,7 @@ from lsv_api.options import ApiOptions
 from lsv_api.parsing import PLAIN, Parsing
 from lsv_api.preparing import PreparingPool
 from lsv_api.prompt_log import size_of
+from lsv_api.request_templates import RequestTemplates
 from lsv_base.errors import EngineDied, ModelNotFound, Unavailable
 from lsv_base.processes.side.turns import Owner
 

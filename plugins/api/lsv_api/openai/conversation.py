@@ -14,7 +14,6 @@ from lsv.media.content_parts import NO_MARKS, ContentPart, Reference, read_part,
 from lsv.request.media import Modality
 from lsv.request.prompt import Prompt
 from lsv.text.messages import Turn, order_results, template_role
-from lsv.text.request_templates import are_flags
 from lsv_api.http.context import Exchange, Served
 from lsv_api.http.failures import Unsupported
 from lsv_api.openai.prompts import TextRule, encode_text
@@ -22,6 +21,7 @@ from lsv_api.openai.sampling import check_answers, salt_of
 from lsv_api.options import ApiOptions
 from lsv_api.records.pooling import InputRequest
 from lsv_api.records.requests import ChatRequest, Message, TokenizeRequest, ToolCall
+from lsv_api.request_templates import are_flags
 from lsv_base.errors import BadRequest
 
 Conversation = ChatRequest | TokenizeRequest | InputRequest

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from lsv.adapters import peft
-from lsv.adapters.reading.layout import find_modules
 from lsv.adapters.reading.messages import Begin, Command, Digest, Layout, Look, Piece, Read, Reply, Stored
 from lsv_base.errors import CheckpointError
 from lsv_base.processes.side.main import Loaded, run
 from lsv_base.untrusted.files import read_descriptor
+from lsv_runtime.adapters.layout import find_modules
 from lsv_runtime.weights.header import Entry, parse_header
 
 _PIECE = 4 << 20

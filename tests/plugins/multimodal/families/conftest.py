@@ -18,7 +18,6 @@ from PIL import Image as PilImage
 from lsv import LLM, SamplingParams
 from lsv.config import EngineConfig
 from lsv.media.items import Prepared
-from lsv.media.placement import place
 from lsv.media.processor import Audio, Content, Image, Video
 from lsv.offers import ProcessorOffer, load_object
 from lsv.plugins.catalog import Catalog
@@ -30,6 +29,7 @@ from lsv_models import plugin as models
 from lsv_multimodal import plugin as processors
 from lsv_multimodal.families.qwen2_vl import read_array
 from lsv_multimodal.families.whisper.audio import RATE
+from lsv_multimodal.placement import place
 from lsv_testing.catalog import catalog_of
 from lsv_testing.model import load
 from lsv_testing.shown import check_shown, encode

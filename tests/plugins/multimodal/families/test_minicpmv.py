@@ -17,11 +17,11 @@ from safetensors.torch import save_file
 from torch import nn
 
 from lsv import SamplingParams
-from lsv.media.placement import spell
 from lsv.media.processor import Image
 from lsv_base.errors import BadRequest, CheckpointError
 from lsv_models.senses.towers.navit import stretch
 from lsv_multimodal.families.minicpmv import choose_grid
+from lsv_multimodal.placement import spell
 from lsv_runtime.worker.load.declared import declare
 from lsv_testing.model import engine_config, load, stored_bytes
 from lsv_testing.tiny import SHAPE, draw_weights, write_tokenizer

@@ -21,9 +21,9 @@ from tokenizers import AddedToken, Tokenizer, processors
 from torch import nn
 
 from lsv import SamplingParams
-from lsv.media.placement import spell
 from lsv.media.processor import Image
 from lsv_base.errors import BadRequest, CheckpointError
+from lsv_multimodal.placement import spell
 from lsv_runtime.worker.load.declared import declare
 from lsv_testing.model import engine_config, load, stored_bytes
 from lsv_testing.shown import seen_pixels

@@ -14,12 +14,12 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
 from lsv.config import Part
-from lsv.media.placement import spell
 from lsv.media.processor import Audio
 from lsv.request.prompt import Prompt
 from lsv_base.errors import BadRequest, CheckpointError, ConfigError
 from lsv_multimodal.families.ultravox import UltravoxPlacement
 from lsv_multimodal.families.whisper.audio import HOP, RATE
+from lsv_multimodal.placement import spell
 from lsv_runtime.worker.load.declared import declare
 from lsv_testing.model import engine_config, load, stored_bytes
 from lsv_testing.shown import check_shown, encode

@@ -16,7 +16,6 @@ from safetensors.torch import load_file, save_file
 
 from lsv import LLM, SamplingParams
 from lsv.media.items import Prepared
-from lsv.media.placement import place
 from lsv.media.processor import Audio, Image
 from lsv.request.prompt import Prompt
 from lsv.resolve.locate import read_config
@@ -28,6 +27,7 @@ from lsv_models.generic.seeing import Embedded, StandIn, WrapperEncoder
 from lsv_models.seeing_offers import SEEING, WITH_TORCHVISION
 from lsv_multimodal.families.wrapper.images import WrapperProcessor
 from lsv_multimodal.families.wrapper.places import make_placement
+from lsv_multimodal.placement import place
 from lsv_testing.model import engine_config, load
 from lsv_testing.shown import check_shown, encode
 from suite.server import Server

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from lsv.text.chat_template import ChatTemplates
-from lsv.text.request_templates import RequestTemplates, are_flags
+from lsv_api.request_templates import RequestTemplates, are_flags
 from lsv_base.errors import BadRequest
 
 MODULE = pytest.mark.asyncio(loop_scope="module")
@@ -96,6 +96,6 @@ def test_flags(kwargs: dict[str, Any], flags: bool) -> None:
 
 def test_the_process_needs_neither_torch_nor_a_tokenizer() -> None:
     heavy = ("torch", "numpy", "transformers", "tokenizers", "sanic")
-    script = f"import sys, lsv.text.request_templates; print([name for name in {heavy} if name in sys.modules])"
+    script = f"import sys, lsv_api.request_templates; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"

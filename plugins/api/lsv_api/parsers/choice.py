@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Generic, NamedTuple
 
 from lsv.offers import AnswerParserOffer, ReasoningParserOffer, ToolParserOffer
-from lsv.plugins.answer_parsers import Offer, choose_parser
 from lsv.plugins.catalog import KINDS, Catalog
 from lsv.text.answer_parser import CallGrammar, ModelParser
 from lsv.text.round_trip import Case, RoundTrip, Schemas, Write, Written, force_calls, read_back, write_calls
+from lsv_api.parsers.finding import Offer, choose_parser
 from lsv_base.errors import ConfigError
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from lsv.media.content_parts import Reference, template_content
 from lsv.media.items import Prepared
-from lsv.media.placement import marks_of, place, spell
 from lsv.media.processor import Processed
 from lsv.request.media import Media, Positions
 from lsv_base.errors import BadRequest
+from lsv_multimodal.placement import marks_of, place, spell
 
 
 class Family:

@@ -6,9 +6,9 @@ import pytest
 
 from lsv import plugins
 from lsv.offers import ReasoningParserOffer, ToolParserOffer
-from lsv.plugins.answer_parsers import choose_parser, find_parser
 from lsv.plugins.catalog import Catalog
 from lsv.text.shipped_templates import read_template
+from lsv_api.parsers.finding import choose_parser, find_parser
 from lsv_base.errors import ConfigError
 
 LLAMA = "LlamaForCausalLM"

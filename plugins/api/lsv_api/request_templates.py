@@ -1,6 +1,6 @@
 """Chat templates that requests bring, rendered in a side process: a template is a program, and may never end.
 
-``python -m lsv.text.request_templates FD PARENT`` is that process; it needs neither torch nor a tokenizer.
+``python -m lsv_api.request_templates FD PARENT`` is that process; it needs neither torch nor a tokenizer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lsv_base.processes.side.pool import SidePool
 from lsv_base.processes.side.process import Broken, Kind
 from lsv_base.processes.side.turns import NOBODY, Owner
 
-_MODULE = "lsv.text.request_templates"
+_MODULE = "lsv_api.request_templates"
 _PROCESSES = 2
 _FLAG_CHARACTERS = 256
 _FLAG_NUMBER = 1 << 16
