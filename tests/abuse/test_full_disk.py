@@ -207,7 +207,7 @@ def test_a_server_outlives_a_full_disk(tmp_path: Path, disk: Path) -> None:
         assert {ask("/v1/completions", asked) for _ in range(10)} == {200}
         assert {ask("/metrics") for _ in range(4)} == {200}
         for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and b"lsv.engine.loop" in _read(entry / "cmdline") and _parent(entry) == server.pid:
+            if entry.name.isdigit() and b"lsv.engine.main" in _read(entry / "cmdline") and _parent(entry) == server.pid:
                 os.kill(int(entry.name), signal.SIGKILL)
         wait_for(503, 20)
         wait_for(200)

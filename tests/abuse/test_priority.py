@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from lsv.engine.guarded_policy import GuardedPolicy
+from lsv.plugins.guarded_policy import GuardedPolicy
 from lsv.request.group import RequestGroup
 from lsv.request.params import SamplingParams
 from lsv.request.prompt import Prompt

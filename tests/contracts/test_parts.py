@@ -21,7 +21,13 @@ from lsv_testing.fakes.requests import make_spec
 
 OFFERS = {offer.name: offer for offer in builtin.lsv_parts()}
 SEAM = {"lsv.engine.parts", "lsv.engine.parts.part", "lsv.engine.parts.made"}
-ENGINE = ("lsv.engine.engine", "lsv.engine.loop", "lsv.engine.orders.orders", "lsv.engine.open_requests")
+ENGINE = (
+    "lsv.engine.engine",
+    "lsv.engine.loop",
+    "lsv.engine.main",
+    "lsv.engine.orders.orders",
+    "lsv.engine.open_requests",
+)
 
 
 def ask(sampling: SamplingParams | None = None, **fields: object) -> Submit:

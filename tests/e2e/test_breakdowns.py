@@ -41,7 +41,7 @@ BACK = 10.0
 SLACK = 60.0
 """Seconds that a busy machine may add before something counts as hung."""
 MODULES = {
-    "engine": b"lsv.engine.loop",
+    "engine": b"lsv.engine.main",
     "rank": b"lsv_runtime.worker.remote",
     "media": b"lsv_multimodal.worker.main",
     "page": b"lsv_webui.page",

@@ -27,7 +27,7 @@ def engines(server) -> list[int]:
     for entry in Path("/proc").iterdir():
         try:
             stat = (entry / "stat").read_text().rpartition(")")[2].split()
-            if int(stat[1]) == server.process.pid and b"lsv.engine.loop" in (entry / "cmdline").read_bytes():
+            if int(stat[1]) == server.process.pid and b"lsv.engine.main" in (entry / "cmdline").read_bytes():
                 found.append(int(entry.name))
         except (OSError, ValueError):
             continue

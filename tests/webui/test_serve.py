@@ -85,7 +85,7 @@ def test_the_page_outlives_a_server_whose_engine_dies(start, chromium) -> None:
     page = chromium.new_page()
     page.goto(f"http://127.0.0.1:{place}")
     page.wait_for_selector("#lsv-status .ready")
-    os.kill(*running(server, "lsv.engine.loop"), signal.SIGKILL)
+    os.kill(*running(server, "lsv.engine.main"), signal.SIGKILL)
     assert server.process.wait(30) != 0
     page.locator("#lsv-status .down", has_text="No server answers at").wait_for()
     ask(page, "Who are you?")

@@ -93,7 +93,7 @@ class LLM(PoolingMethods, ControlMethods):
         return llm
 
     def _open(self, settings: Settings, loaded: Plugins, *, skip_tokenizer_init: bool) -> None:
-        from lsv.engine.loop import make_engine
+        from lsv.engine.main import make_engine
         from lsv.resolve import resolve
 
         adopt_call_recording(settings)

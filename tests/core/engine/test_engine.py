@@ -257,7 +257,7 @@ def test_limit_between_tokens_that_can_not_be_kept_is_told_once(caplog):
 
 
 def test_the_engine_and_its_clients_load_no_torch():
-    modules = "lsv.engine.loop, lsv.engine.socket_client, lsv.engine.supervision.supervisor"
+    modules = "lsv.engine.main, lsv.engine.socket_client, lsv.engine.supervision.supervisor"
     code = f"import {modules}, lsv_offline.llm, lsv.text.tokenizer, sys\n"
     code += "print(sorted({'torch', 'transformers'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -12,7 +12,7 @@ import pytest
 from lsv import hookimpl
 from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import OptionValue
-from lsv.engine.loop import make_engine
+from lsv.engine.main import make_engine
 from lsv.offers import ExecutorOffer, PlatformOffer, PolicyOffer
 from lsv.platform import Platform
 from lsv_runtime.devices.device import Device

@@ -57,7 +57,7 @@ class LoopThread(Peer[Boot, Beat]):
 
 
 def _serve(boot: Boot, listener: socket.socket, lifeline: socket.socket) -> None:
-    """As the module ``lsv.engine.loop``, with the fake executor."""
+    """As the module ``lsv.engine.main``, with the fake executor."""
     engine: Engine[int] = Engine(boot.config, FakeExecutor(), Fcfs(), parts=core_parts)
     loop = EngineLoop(engine, listener, lifeline)
     try:

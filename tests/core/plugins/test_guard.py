@@ -10,9 +10,9 @@ import pytest
 
 from lsv import hookimpl
 from lsv.config import Choices
-from lsv.engine.guarded_policy import GuardedPolicy
 from lsv.offers import CheckpointOffer, KernelOffer, ModelOffer, OpSpec, PlatformOffer
 from lsv.plugins import guard, load, manifest
+from lsv.plugins.guarded_policy import GuardedPolicy
 from lsv.plugins.typed import check_types
 from lsv.resolve.hardware import choose_platform
 from lsv.scheduler.budget import StepCosts

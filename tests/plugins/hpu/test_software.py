@@ -46,7 +46,7 @@ def __autoload():
 START = """
 import sys
 from lsv import plugins
-from lsv.engine.loop import make_engine
+from lsv.engine.main import make_engine
 from lsv_testing.fakes.client import fake_config
 
 config = fake_config(platform="hpu", executor="inline", emulate=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 PROC = Path("/proc")
 
-_KINDS = {b"lsv.engine.loop": "engine", b"lsv_runtime.worker": "rank", b"lsv_multimodal.worker": "media"}
+_KINDS = {b"lsv.engine.main": "engine", b"lsv_runtime.worker": "rank", b"lsv_multimodal.worker": "media"}
 """What is in a process's command line → what it is."""
 
 

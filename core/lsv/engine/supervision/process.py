@@ -25,7 +25,7 @@ class EngineProcess:
         with _listen(address) as listener:
             # In its own group: a Ctrl-C is for the parent, which lets requests end first.
             self._child: Child[Boot, Beat] = Child(
-                "lsv.engine.loop", Boot(config, log_level), Beat, inherited=(listener,), own_group=True
+                "lsv.engine.main", Boot(config, log_level), Beat, inherited=(listener,), own_group=True
             )
         self._config = config
         self._limit, self._stage = config.load_timeout, "start"
