@@ -228,8 +228,10 @@ class Engine(Generic[Owner]):
 
     def _plan_ahead(self, now: float) -> None:
         pacing, masking = self.parts.pacing, self.parts.masking
-        needed = bool(pacing) and any(part.needs_step for part in pacing)
-        while (plan := self.scheduler.plan(now, needed=needed)) is not None:
+        while True:
+            plan = self.scheduler.plan(now, needed=bool(pacing) and any(part.needs_step for part in pacing))
+            if plan is None:
+                break
             for part in self.parts.stepping:
                 part.before_step(self._totals.steps + len(self._in_flight))
             if plan.masked and masking is not None:
@@ -237,7 +239,6 @@ class Engine(Generic[Owner]):
             else:
                 self._executor.submit(plan)
             self._in_flight.append(plan)
-            needed = bool(pacing) and any(part.needs_step for part in pacing)
         self._preemptions.tell(self.scheduler.preempted, self.scheduler.preemptions)
 
     def _settle_all(self) -> None:
