@@ -11,7 +11,7 @@ import pytest
 from lsv.engine.engine import Engine
 from lsv.engine.messages import Finish, Start, Submit, Update
 from lsv.engine.open_requests import make_group, make_refusal, make_update
-from lsv.engine.parts.adapters import AdaptersPart
+from lsv.engine.parts.part import overriding
 from lsv.engine.parts.transfers import TransfersPart
 from lsv.grammars.guide import Guide
 from lsv.request.params import NO_TOKEN_LEFT, SamplingParams
@@ -172,15 +172,16 @@ def test_refusals():
 def test_nothing_is_begun_for_who_is_refused(monkeypatch):
     """Neither an adapter is read, nor a grammar compiled, nor another engine asked."""
     engine, begun = make(max_queue=1), []
-    for kind in (AdaptersPart, TransfersPart, Guide):
-        monkeypatch.setattr(part_of(engine, kind), "open", lambda group: begun.append(group.id))
+    opening = overriding(engine.parts.all, "open")
+    for part in opening:
+        monkeypatch.setattr(part, "open", lambda group: begun.append(group.id))
     engine.submit("a", ask(1))
-    assert len(begun) == 3
+    assert len(begun) == len(opening)
     with pytest.raises(Overloaded):
         engine.submit("a", ask(2))
     with pytest.raises(BadRequest):
         engine.submit("a", ask(3, tuple(range(1, 90)) * 4))
-    assert len(begun) == 3
+    assert len(begun) == len(opening)
 
 
 def test_nothing_is_kept_of_who_is_refused_late(monkeypatch):

@@ -9,10 +9,10 @@ import pytest
 from lsv.engine.engine import Engine
 from lsv.engine.executor import ReleaseMemory, RestoreMemory
 from lsv.engine.messages import Control, Controlled, Start, Submit, Update
-from lsv.engine.orders.adapters import LoadAdapter
 from lsv.engine.orders.order import Order
 from lsv.engine.orders.orders import Orders
 from lsv.engine.orders.sleep import Sleep, WakeUp
+from lsv.engine.parts.profiles import StartProfile
 from lsv.engine.parts.sleep import SleepPart
 from lsv.request.params import SamplingParams
 from lsv.scheduler.policy import Fcfs
@@ -221,15 +221,15 @@ class TestOrders:
 
     def test_a_loading_engine_takes_no_orders(self, orders: Orders, replies: list[tuple[int, Controlled]]) -> None:
         orders.ready = False
-        for order in (Sleep(), WakeUp(), LoadAdapter("a", "/a")):
+        for order in (Sleep(), WakeUp(), StartProfile()):
             orders.take(1, message(1, order))
             assert "loading" in refusal(replies)
 
-    def test_adapters_wait_until_the_engine_is_awake(
+    def test_profiles_wait_until_the_engine_is_awake(
         self, engine: Engine[str], orders: Orders, replies: list[tuple[int, Controlled]]
     ) -> None:
         part_of(engine, SleepPart).sleep(1)
-        orders.take(1, message(1, LoadAdapter("a", "/a")))
+        orders.take(1, message(1, StartProfile()))
         assert "sleeps" in refusal(replies)
 
 
