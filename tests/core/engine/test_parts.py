@@ -234,7 +234,7 @@ def test_what_a_plugin_makes_must_be_a_part() -> None:
         def offers(self, kind: object) -> list[PartOffer]:
             return [PartOffer("odd", "odd:make")]
 
-        def load(self, offer: PartOffer) -> object:
+        def load(self, offer: PartOffer, half: str) -> object:
             return lambda context: 3
 
         def provider(self, offer: PartOffer) -> str:

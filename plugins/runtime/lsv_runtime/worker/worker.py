@@ -290,7 +290,7 @@ class Worker:
     def close(self) -> None:
         """Release the model, the cache, the connection to the other ranks and the device."""
         self._live = self._slots = self._resident = None
-        self._parts = self._preceding = ()
+        self._parts, self._preceding = [], ()
         self.orders = OrderTable("workers know", ConfigError)
         self._in_flight.clear()
         self._handed_on.clear()

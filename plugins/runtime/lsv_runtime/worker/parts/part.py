@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lsv.config import EngineConfig
-from lsv.offers import PartOffer
 from lsv.plugins.catalog import Catalog
+from lsv.plugins.parts import load_parts
 from lsv.scheduler.plan import StepPlan
-from lsv_base.errors import PluginError
 from lsv_base.processes.orders import WorkerOrder
 from lsv_runtime.worker.load.resident import ResidentModel
 
@@ -53,21 +52,9 @@ class WorkerPart:
         """The worker is about to sleep: let go of the cache, and at level 2 also of the model."""
 
 
-def make_parts(catalog: Catalog, context: WorkerPartContext) -> Sequence[WorkerPart]:
-    """The parts that plugins offer. Raises ``PluginError``."""
-    made: list[WorkerPart] = []
-    for offer in catalog.offers(PartOffer):
-        if not offer.worker:
-            continue
-        part = catalog.load(offer, "worker")(context)
-        if isinstance(part, WorkerPart):
-            made.append(part)
-        elif part is not None:
-            raise PluginError(
-                f"part {offer.name} of plugin {catalog.provider(offer)}: {offer.worker} made a {type(part).__name__}; "
-                f"it must derive from {WorkerPart.__module__}.WorkerPart"
-            )
-    return made
+def make_parts(catalog: Catalog, context: WorkerPartContext) -> list[WorkerPart]:
+    """The parts of a worker. Raises ``PluginError``."""
+    return load_parts(catalog, "worker", WorkerPart, context)
 
 
 def preceding(parts: Sequence[WorkerPart]) -> tuple[WorkerPart, ...]:
