@@ -68,7 +68,7 @@ class EngineLoop:
         self._next_beat = 0.0
         self._next_trim = time.monotonic() + _TRIM_INTERVAL
         self._assumed = self._told = engine.parts.notices
-        """What clients assume before they are told anything, and what they have been told of last."""
+        """What clients assume at first, and the notices that they got last."""
         self._stats_changed = False
         """Whether clients must be told of a change that no step has brought."""
         self._selector.register(lifeline, selectors.EVENT_READ, self._stop)

@@ -70,7 +70,7 @@ class OpenRequests(Generic[Owner]):
         self._groups[owner, id] = group.id
 
     def find(self, owner: Owner, id: int) -> int | None:
-        """The group of an owner's request; None if there is no such request any more."""
+        """The group of an owner's request; None if the request has ended."""
         return self._groups.get((owner, id))
 
     def ids_of(self, owner: Owner) -> list[int]:

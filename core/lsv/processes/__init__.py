@@ -1,1 +1,1 @@
-"""Processes on other machines. ``lsv_base.processes`` has those of this machine."""
+"""Processes on other machines; those on this machine are in ``lsv_base.processes``."""

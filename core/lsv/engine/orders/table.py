@@ -10,7 +10,7 @@ from lsv_base.errors import BadRequest
 
 
 def make_table(parts: Iterable[Part], reset_prefix_cache: Callable[[], None]) -> EngineOrders:
-    """The orders that every engine knows, and those of its parts. Raises ``PluginError`` for a name given twice."""
+    """The orders of every engine and of its parts. Raises ``PluginError`` if two have the same name."""
     table = EngineOrders("the engine knows", BadRequest)
     table.add({ResetPrefixCache: Handler(lambda _: reset_prefix_cache())})
     table.add({Drain: Handler(lambda _: None)})  # waiting is all: ``Orders`` refuses new requests by itself

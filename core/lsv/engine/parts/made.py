@@ -1,4 +1,4 @@
-"""Makes the parts of an engine, those of core among them."""
+"""Makes the parts of an engine."""
 
 from __future__ import annotations
 
