@@ -24,6 +24,7 @@ from lsv_runtime.worker.load.dense import make_pool
 from lsv_runtime.worker.load.device import batch_limits
 from lsv_runtime.worker.load.loaded import Loaded
 from lsv_runtime.worker.load.resident import ResidentModel
+from lsv_runtime.worker.processing import Processors
 from lsv_runtime.worker.runner import ModelRunner
 from lsv_runtime.worker.sampling.variants import sample_in_all_ways
 from lsv_runtime.worker.slots import Slots
@@ -56,7 +57,20 @@ class LiveModel:
     """Kernels of plugins, for the message of a row whose logits are not finite."""
 
 
-def limits_of(config: EngineConfig, loaded: Loaded) -> BatchLimits:
+def make_slots(config: EngineConfig, catalog: Catalog, resident: ResidentModel) -> Slots:
+    """The slots of requests on a loaded model. They outlive its sleep."""
+    declared, limits = resident.loaded.declared, _limits_of(config, resident.loaded)
+    return Slots(
+        capacity=limits.max_rows,
+        groups=declared.groups,
+        block_size=config.block_size,
+        blocks=limits.max_blocks,
+        vocab_size=declared.vocab_size,
+        processors=Processors(catalog, config, declared.vocab_size, resident.device.torch_device),
+    )
+
+
+def _limits_of(config: EngineConfig, loaded: Loaded) -> BatchLimits:
     """How large batches of a loaded model can be."""
     return batch_limits(config, loaded.fit.num_blocks, prompts_captured=loaded.backend.captures_prompts)
 
@@ -72,7 +86,7 @@ def bring_to_life(
 ) -> LiveModel:
     """Warm up a model that is in memory; ``drafts`` says whether this stage drafts. Raises ``StartError``."""
     loaded, device, groups = resident.loaded, resident.device, resident.groups
-    declared, limits = loaded.declared, limits_of(config, loaded)
+    declared, limits = loaded.declared, _limits_of(config, loaded)
     pool = make_pool(config.pooler, config.model, declared.model.scorer, device.torch_device)
     drafter = make_drafter(config, catalog) if drafts else None
     shared = None if groups.exchange is None else SharedExperts(declared.model, groups.exchange)

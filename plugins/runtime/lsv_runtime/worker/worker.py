@@ -29,12 +29,11 @@ from lsv_runtime.pipeline.stage import Stage
 from lsv_runtime.worker.checks.finiteness import make_check
 from lsv_runtime.worker.in_flight import InFlight
 from lsv_runtime.worker.inputs import build_batch
-from lsv_runtime.worker.live import LiveModel, bring_to_life, limits_of
+from lsv_runtime.worker.live import LiveModel, bring_to_life, make_slots
 from lsv_runtime.worker.load.device import open_device
 from lsv_runtime.worker.load.groups import Groups, join_groups
 from lsv_runtime.worker.load.resident import ResidentModel
 from lsv_runtime.worker.parts.part import WorkerHandler, WorkerPartContext, make_parts, preceding
-from lsv_runtime.worker.processing import Processors
 from lsv_runtime.worker.results import ResultBuilder, select_outputs
 from lsv_runtime.worker.runner import Gather, no_media
 from lsv_runtime.worker.slots import Slots, learn, must_know
@@ -95,26 +94,18 @@ class Worker:
         self._resident = ResidentModel(config, self._catalog, device, self._stage, groups)
         loaded = self._resident.load(report)
         self._mover = make_mover(config, self._catalog, device, self._rank, groups.world or groups.sharing)
-        declared, limits = loaded.declared, limits_of(config, loaded)
-        self._slots = Slots(
-            capacity=limits.max_rows,
-            groups=declared.groups,
-            block_size=config.block_size,
-            blocks=limits.max_blocks,
-            vocab_size=declared.vocab_size,
-            processors=Processors(self._catalog, config, declared.vocab_size, device.torch_device),
-        )
-        live = self._come_to_life(report)
-        padding, cores = live.runner.policy.padding, frozenset(os.sched_getaffinity(0))
-        return msgspec.structs.replace(loaded.fit, padding=padding, encoder_parts=live.media.parts, cores=cores)
+        self._slots = make_slots(config, self._catalog, self._resident)
+        self._come_to_life(report)
+        padding, parts = self.live.runner.policy.padding, self.live.media.parts
+        cores = frozenset(os.sched_getaffinity(0))
+        return msgspec.structs.replace(loaded.fit, padding=padding, encoder_parts=parts, cores=cores)
 
-    def _come_to_life(self, report: ReportProgress) -> LiveModel:
+    def _come_to_life(self, report: ReportProgress) -> None:
         """Warm up the model that is in memory."""
         assert self._slots is not None
         for part in self._parts:
             part.load(self.resident)
         self._live = bring_to_life(self._config, self._catalog, self.resident, self._slots, report, drafts=self._ends)
-        return self._live
 
     @property
     def live(self) -> LiveModel:
