@@ -123,8 +123,8 @@ def test_what_is_computed_is_fetched_meanwhile(fate, tmp_path, engines, monkeypa
     monkeypatch.setattr("lsv_kv_offload.server.PATIENCE", 0.0)  # what nobody has promised is not waited for
     first.add(request(hand_on=True))
     second.add(request(kv_peer=f"127.0.0.1:{port}", kv_pending=True))
-    device = second._engine._kv._pool
-    wanted = second._engine._kv.names(Request(1, request()))
+    device = second._engine.kv._pool
+    wanted = second._engine.kv.names(Request(1, request()))
     steps, here = 0, 0
     while here < 2:  # two blocks are on the consumer's device, and the producer has not come to the end of the prompt
         first.step()
