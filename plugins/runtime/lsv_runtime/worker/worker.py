@@ -79,7 +79,7 @@ class Worker:
         self._handed_on: deque[ResultBuilder] = deque()
         self._in_flight: deque[InFlight] = deque()
         self._finished = 0.0
-        self._parts = make_parts(catalog, WorkerPartContext(config, rank))
+        self._parts = tuple(make_parts(catalog, WorkerPartContext(config, rank)))
         self._preceding = preceding(self._parts)
         self.orders = OrderTable[WorkerOrder, WorkerHandler]("workers know", ConfigError, self._handlers())
         for part in self._parts:
@@ -281,7 +281,7 @@ class Worker:
     def close(self) -> None:
         """Release the model, the cache, the connection to the other ranks and the device."""
         self._live = self._slots = self._resident = None
-        self._parts, self._preceding = [], ()
+        self._parts = self._preceding = ()
         self.orders = OrderTable("workers know", ConfigError)
         self._in_flight.clear()
         self._handed_on.clear()
