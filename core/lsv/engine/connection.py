@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import selectors
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from lsv.engine.mailbox import Mailbox
@@ -114,9 +114,6 @@ class Connections:
         self._accepted = 0
         listener.setblocking(False)
         selector.register(listener, selectors.EVENT_READ, self._accept)
-
-    def __iter__(self) -> Iterator[Connection]:
-        return iter(tuple(self._open.values()))
 
     @property
     def are_behind(self) -> bool:

@@ -1,4 +1,4 @@
-"""Updates on their way to a slow reader: a mailbox for each client in the engine, an inbox for each request there."""
+"""Updates on their way to a slow reader: the engine has a mailbox per client, a client an inbox per request."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def loop(address: str) -> Iterator[EngineLoop]:
     found.load()
     yield found
     engine.close()
-    for end in (*found._connections, listener, ours, theirs):
+    for end in (*found._connections._open.values(), listener, ours, theirs):
         end.close()
     found._selector.close()
 

@@ -68,6 +68,6 @@ def _serve(boot: Boot, listener: socket.socket, lifeline: socket.socket) -> None
         loop.fail(error)
     finally:
         engine.close()
-        for end in (*loop._connections, listener, lifeline):
+        for end in (*loop._connections._open.values(), listener, lifeline):
             end.close()
         loop._selector.close()
