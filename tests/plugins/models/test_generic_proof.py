@@ -114,6 +114,16 @@ def test_small_copies_keep_what_is_no_size():
     }  # fmt: skip
 
 
+def test_small_copies_have_small_parts_that_name_no_model():
+    """As DBRX publishes them: ``attn_config`` has a ``model_type``, and it is empty."""
+    from lsv_models.generic.miniature import shrink
+
+    attention = {"model_type": "", "kv_n_heads": 8, "clip_qkv": 8.0}
+    assert shrink({"n_layers": 40, "n_heads": 48, "d_model": 6144, "attn_config": attention})["attn_config"] == {
+        "model_type": "", "kv_n_heads": 2, "clip_qkv": 8.0,
+    }  # fmt: skip
+
+
 def test_small_copies_have_layers_of_every_kind():
     from lsv_models.generic.miniature import shrink
 

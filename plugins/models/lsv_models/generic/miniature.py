@@ -80,7 +80,7 @@ def shrink(config: Mapping[str, Any]) -> dict[str, Any]:
     small = {key: value for key, value in config.items() if key not in _DROPPED}
     layers = _count_layers(config)
     for key, value in small.items():
-        if isinstance(value, Mapping) and "model_type" in value:
+        if _is_tower(value):
             small[key] = _shorten(value)
         else:
             small[key] = _shrink_value(key, value, config, layers)
@@ -89,11 +89,16 @@ def shrink(config: Mapping[str, Any]) -> dict[str, Any]:
     return small
 
 
+def _is_tower(value: Any) -> bool:
+    """Whether a value configures a model of its own. The parts of DBRX have a ``model_type`` too, but no name in it."""
+    return isinstance(value, Mapping) and bool(value.get("model_type"))
+
+
 def _shorten(tower: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of a tower with fewer layers. The copy does not run it, and has no weights for it."""
     short = {key: value for key, value in tower.items() if key not in _DROPPED}
     for key, value in short.items():
-        if isinstance(value, Mapping) and "model_type" in value:
+        if _is_tower(value):
             short[key] = _shorten(value)
         elif key in _DEPTHS and isinstance(value, int):
             short[key] = min(value, 2)
