@@ -8,11 +8,14 @@ from dataclasses import dataclass
 
 import msgspec
 import torch
+from torch import nn
+from torch.nn import functional
 
 from lsv.config import EngineConfig, Topology
 from lsv.plugins.catalog import Catalog
 from lsv_runtime.devices.device import Device
 from lsv_runtime.nn.embed import Embed
+from lsv_runtime.ops import Kernel
 from lsv_runtime.weights.checkpoint import CheckpointSource, RenamedSource
 from lsv_runtime.weights.quantizer import Linear, PlainLinear
 from lsv_runtime.weights.stacks import UnfoldedSource
@@ -64,7 +67,7 @@ def _place(tensor: str) -> str:
 
 
 class PlainModel:
-    """A filled model, each of whose ops is computed by its plain-torch reference."""
+    """A filled model, each of whose ops is computed by its plain-torch reference, or in float32."""
 
     def __init__(self, bound: Bound, source: CheckpointSource, device: Device) -> None:
         self.bound, self.device = bound, device
@@ -107,14 +110,51 @@ class PlainModel:
         return found.data
 
 
+class WideProduct(Kernel):
+    """A plain layer's product in float32: bfloat16 or float16 [..., inputs] -> [..., outputs] of the same dtype.
+
+    Torch multiplies two-byte numbers in plain loops on processors without instructions for them. A window of a thousand
+    tokens takes seven times as long that way.
+    """
+
+    def __init__(self, layer: PlainLinear) -> None:
+        self._layer = layer
+
+    def forward(self, *args: torch.Tensor) -> torch.Tensor:
+        (x,) = args
+        weight, bias = self._layer.weight.float(), self._layer.bias
+        return functional.linear(x.float(), weight, None if bias is None else bias.float()).to(x.dtype)
+
+
+def multiply_wide(model: nn.Module, device: torch.device) -> None:
+    """Let plain layers multiply in float32 where the processor has no instructions for their dtype."""
+    if device.type != "cpu":
+        return
+    for module in model.modules():
+        if isinstance(module, PlainLinear) and not has_instructions(module.weight.dtype):
+            module.use(WideProduct(module))
+
+
+def has_instructions(dtype: torch.dtype) -> bool:
+    """Whether torch multiplies numbers of a dtype with the processor's own instructions for them."""
+    if dtype is torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if dtype is torch.float16:
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    return True
+
+
 @contextmanager
 def open_plain(config: EngineConfig, catalog: Catalog) -> Iterator[PlainModel]:
     """The model of a configuration, its weights as they are in files."""
     config = msgspec.structs.replace(config, quantization=None, quantization_ignore=(), reference_ops=True)
+    threads = torch.get_num_threads()
     device = open_device(config, catalog, rank=0)
     try:
+        torch.set_num_threads(threads)  # a device may leave torch one thread, for kernels that are not used here
         declared = declare_stored(config, catalog, torch_device=device.torch_device)
         bound = bind(declared, config, catalog)
+        multiply_wide(declared.model, device.torch_device)
         source = open_source(config, declared, catalog)
         try:
             fill(declared, source)
