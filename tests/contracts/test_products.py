@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PLAIN = {
     *(f"torch.{name}" for name in ("matmul", "bmm", "mm", "addmm", "baddbmm", "einsum")),
-    *(f"functional.{name}" for name in ("linear", "scaled_dot_product_attention")),
+    *(f"functional.{name}" for name in ("linear", "scaled_dot_product_attention", "conv1d", "conv2d", "conv3d")),
 }
 NAMES = {name.partition(".")[2] for name in PLAIN}
 FLOAT32 = (

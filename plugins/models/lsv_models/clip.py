@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from lsv_base.errors import CheckpointError
+from lsv_runtime import products
 from lsv_runtime.nn.encoder import Runs, SelfAttention
 from lsv_runtime.nn.keys import Keys
 from lsv_runtime.nn.mlp import FeedForward
@@ -117,7 +117,7 @@ class Tower(nn.Module):
 
     def embed(self, pixels: torch.Tensor) -> torch.Tensor:
         """pixels [N, channels, image_size, image_size] -> the first layer's input [N * tokens, hidden]."""
-        cut = functional.conv2d(pixels.to(self.patches.dtype), self.patches, self.bias, stride=self.c.patch_size)
+        cut = products.convolve(pixels.to(self.patches.dtype), self.patches, self.bias, stride=self.c.patch_size)
         x = cut.flatten(2).transpose(1, 2)
         if self.start is not None:
             x = torch.cat((self.start.expand(len(x), 1, -1), x), dim=1)

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from lsv_base.errors import CheckpointError, ConfigError
+from lsv_runtime import products
 from lsv_runtime.nn.attention import Attention, CrossAttention
 from lsv_runtime.nn.embed import Embed, Head
 from lsv_runtime.nn.encoder import Runs, SelfAttention
@@ -107,8 +108,8 @@ class Stem(nn.Module):
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         x = features.to(self.first.dtype)
-        x = functional.gelu(functional.conv1d(x, self.first, self.first_bias, padding=1))
-        x = functional.gelu(functional.conv1d(x, self.second, self.second_bias, stride=2, padding=1))
+        x = functional.gelu(products.convolve(x, self.first, self.first_bias, padding=1))
+        x = functional.gelu(products.convolve(x, self.second, self.second_bias, stride=2, padding=1))
         return x.transpose(1, 2)
 
 

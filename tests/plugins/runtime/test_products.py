@@ -132,3 +132,20 @@ def test_images_of_257_patches_are_apart() -> None:
         return encoder.attend(q, k, v, [(2, 257)])
 
     check_rows_apart(attend, randn(2 * 257, 3 * 32), slice(257, None))
+
+
+@pytest.mark.parametrize("supported", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_convolutions_are_those_of_torch(
+    monkeypatch: pytest.MonkeyPatch, axes: int, dtype: torch.dtype, supported: bool
+) -> None:
+    monkeypatch.setattr(products, "has_instructions", lambda asked: supported or asked is not dtype)
+    convolution = (functional.conv1d, functional.conv2d, functional.conv3d)[axes - 1]
+    x, weight, bias = (torch.randn(*shape).to(dtype) for shape in ((2, 4, *(9,) * axes), (6, 2, *(3,) * axes), (6,)))
+    exact = convolution(x.double(), weight.double(), bias.double(), 2, 1, 1, 2)
+    made = products.convolve(x, weight, bias, stride=2, padding=1, groups=2)
+    assert made.dtype is dtype
+    torch.testing.assert_close(made.double(), exact, rtol=torch.finfo(dtype).eps, atol=0.02)
+    without = products.convolve(x, weight, stride=(2,) * axes, padding=1, groups=2)
+    torch.testing.assert_close(without + bias.view(-1, *(1,) * axes), made, rtol=0.02, atol=0.05)

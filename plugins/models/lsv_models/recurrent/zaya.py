@@ -16,6 +16,7 @@ from torch.nn import functional
 from lsv_base.errors import CheckpointError
 from lsv_models.recurrent.hybrid import read_kinds
 from lsv_models.recurrent.stack import ModelTyped, Stack
+from lsv_runtime import products
 from lsv_runtime.attention.states import StatePart
 from lsv_runtime.nn.attention import Attention, Heads
 from lsv_runtime.nn.config import DecoderConfig
@@ -54,8 +55,8 @@ class TwoConvs(nn.Module):
 
     def _convolve(self, state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         seen = torch.cat((state, x), dim=1)
-        y = functional.conv1d(seen.mT, self.weights[0], self.biases[0], groups=seen.shape[-1])
-        y = functional.conv1d(y, self.weights[1], self.biases[1], groups=self.heads)
+        y = products.convolve(seen.mT, self.weights[0], self.biases[0], groups=seen.shape[-1])
+        y = products.convolve(y, self.weights[1], self.biases[1], groups=self.heads)
         return y.mT, seen[:, x.shape[1] :]
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from lsv_base.errors import CheckpointError
 from lsv_models.gpt.opt import Opt
@@ -141,7 +140,7 @@ class Blip2Encoder(Encoder):
 
     def begin(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         pixels = inputs["pixel_values"].to(self.patches.dtype)
-        cut = functional.conv2d(pixels, self.patches, self.patch_bias, stride=self.patch).flatten(2).transpose(1, 2)
+        cut = products.convolve(pixels, self.patches, self.patch_bias, stride=self.patch).flatten(2).transpose(1, 2)
         return (torch.cat((self.start, cut), dim=1) + self.places)[0]
 
     def largest(self, most: int) -> Mapping[str, torch.Tensor]:

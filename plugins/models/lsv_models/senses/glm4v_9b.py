@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from lsv_models.rms.chatglm import ChatGLM
 from lsv_models.senses.towers.eva_clip import EvaConfig, EvaTower
+from lsv_runtime import products
 from lsv_runtime.nn.config import DecoderConfig
 from lsv_runtime.nn.encoder import check_placeholder, scale_pixels
 from lsv_runtime.nn.keys import Keys
@@ -78,7 +79,7 @@ class Glm4v9bEncoder(Encoder):
     def project(self, patches: torch.Tensor) -> torch.Tensor:
         """patches [side², hidden] -> embeddings [2 + (side / 2)², size]."""
         grid = patches.unflatten(0, (self.c.side, self.c.side)).permute(2, 0, 1)
-        merged = functional.conv2d(grid, self.kernel, self.bias, stride=_MERGE).flatten(1).T
+        merged = products.convolve(grid, self.kernel, self.bias, stride=_MERGE).flatten(1).T
         seen = self.mlp(functional.gelu(self.norm(self.projector(merged))))
         return torch.cat((self.begins[0], seen, self.ends[0])) / self.c.divisor
 

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import msgspec
 import torch
 from torch import nn
-from torch.nn import functional
 
 from lsv.config import EngineConfig, Topology
 from lsv.plugins.catalog import Catalog
+from lsv_runtime import products
 from lsv_runtime.devices.device import Device
 from lsv_runtime.nn.embed import Embed
 from lsv_runtime.ops import Kernel
+from lsv_runtime.products import has_instructions
 from lsv_runtime.weights.checkpoint import CheckpointSource, RenamedSource
 from lsv_runtime.weights.quantizer import Linear, PlainLinear
 from lsv_runtime.weights.stacks import UnfoldedSource
@@ -111,11 +112,7 @@ class PlainModel:
 
 
 class WideProduct(Kernel):
-    """A plain layer's product in float32: bfloat16 or float16 [..., inputs] -> [..., outputs] of the same dtype.
-
-    Torch multiplies two-byte numbers in plain loops on processors without instructions for them. A window of a thousand
-    tokens takes seven times as long that way.
-    """
+    """A plain layer's product in float32: bfloat16 or float16 [..., inputs] -> [..., outputs] of the same dtype."""
 
     def __init__(self, layer: PlainLinear) -> None:
         self._layer = layer
@@ -123,25 +120,16 @@ class WideProduct(Kernel):
     def forward(self, *args: torch.Tensor) -> torch.Tensor:
         (x,) = args
         weight, bias = self._layer.weight.float(), self._layer.bias
-        return functional.linear(x.float(), weight, None if bias is None else bias.float()).to(x.dtype)
+        return products.linear(x.float(), weight, None if bias is None else bias.float()).to(x.dtype)
 
 
 def multiply_wide(model: nn.Module, device: torch.device) -> None:
     """Let plain layers multiply in float32 where the processor has no instructions for their dtype."""
-    if device.type != "cpu":
+    if not torch.empty(0, device=device).is_cpu:
         return
     for module in model.modules():
         if isinstance(module, PlainLinear) and not has_instructions(module.weight.dtype):
             module.use(WideProduct(module))
-
-
-def has_instructions(dtype: torch.dtype) -> bool:
-    """Whether torch multiplies numbers of a dtype with the processor's own instructions for them."""
-    if dtype is torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    if dtype is torch.float16:
-        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
-    return True
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from lsv_base.errors import CheckpointError
 from lsv_models.senses.towers.hearing import HearingConfig, HearingLayer, HearingState, HearingTower, waves
+from lsv_runtime import products
 from lsv_runtime.nn.keys import Keys
 from lsv_runtime.nn.linear import Column
 from lsv_runtime.nn.mlp import FeedForward
@@ -51,7 +52,7 @@ class AutStem(nn.Module):
     def forward(self, spectra: torch.Tensor) -> torch.Tensor:
         x = spectra[:, None].to(self.kernels[0].dtype)
         for kernel, bias in zip(self.kernels, self.biases, strict=True):
-            x = functional.gelu(functional.conv2d(x, kernel, bias, stride=2, padding=1))
+            x = functional.gelu(products.convolve(x, kernel, bias, stride=2, padding=1))
         return self.out(x.permute(0, 3, 1, 2).flatten(2))  # type: ignore[no-any-return]
 
 

@@ -78,7 +78,7 @@ class Conv(nn.Module):
         self.stride, self.padding = stride, side // 2 if stride == 1 else 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.conv2d(x, self.weight, self.bias, self.stride, self.padding)
+        return products.convolve(x, self.weight, self.bias, stride=self.stride, padding=self.padding)
 
 
 class GroupNorm(nn.Module):

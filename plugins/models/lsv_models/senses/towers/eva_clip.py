@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from lsv_base.errors import CheckpointError
 from lsv_models.clip import SquareConfig
+from lsv_runtime import products
 from lsv_runtime.nn.encoder import Runs, SelfAttention
 from lsv_runtime.nn.keys import Keys
 from lsv_runtime.nn.mlp import FeedForward
@@ -75,5 +75,5 @@ class EvaTower(nn.Module):
 
     def embed(self, pixels: torch.Tensor) -> torch.Tensor:
         """pixels [1, channels, image_size, image_size] -> the first layer's input [tokens, hidden]."""
-        cut = functional.conv2d(pixels.to(self.patches.dtype), self.patches, self.bias, stride=self.c.patch_size)
+        cut = products.convolve(pixels.to(self.patches.dtype), self.patches, self.bias, stride=self.c.patch_size)
         return torch.cat((self.start, cut[0].flatten(1).T)) + self.places

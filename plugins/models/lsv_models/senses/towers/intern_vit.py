@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from lsv_base.errors import CheckpointError
 from lsv_models.clip import SquareConfig
+from lsv_runtime import products
 from lsv_runtime.nn.encoder import Runs, SelfAttention
 from lsv_runtime.nn.keys import Keys
 from lsv_runtime.nn.mlp import FeedForward
@@ -130,6 +130,6 @@ class Tower(nn.Module):
 
     def embed(self, pixels: torch.Tensor) -> torch.Tensor:
         """pixels [N, channels, image_size, image_size] -> the first layer's input [N * tokens, hidden]."""
-        cut = functional.conv2d(pixels.to(self.patches.dtype), self.patches, self.bias, stride=self.c.patch_size)
+        cut = products.convolve(pixels.to(self.patches.dtype), self.patches, self.bias, stride=self.c.patch_size)
         x = torch.cat((self.start.expand(len(cut), -1, -1), cut.flatten(2).transpose(1, 2)), dim=1)
         return (x + self.places).flatten(0, 1)

@@ -206,7 +206,7 @@ class TilesTower(Encoder):
     def begin(self, inputs: Mapping[str, torch.Tensor]) -> TilesState:
         pixels, layout = inputs["pixel_values"].to(self.patches.dtype), inputs["layout"]
         tiles, padding = len(pixels), -self.c.tokens % _UNIT
-        cut = functional.conv2d(pixels, self.patches, stride=self.c.patch_size).flatten(2).transpose(1, 2)
+        cut = products.convolve(pixels, self.patches, stride=self.c.patch_size).flatten(2).transpose(1, 2)
         cut = functional.pad(cut, (0, 0, 0, 0, 0, self.c.most - tiles)) + self.before(layout)[:, None]
         x = torch.cat((self.start.expand(len(cut), 1, -1), cut), dim=1)
         x = self.norm_before(x + self.places(layout))
