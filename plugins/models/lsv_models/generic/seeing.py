@@ -10,6 +10,7 @@ import dataclasses
 import inspect
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,14 +28,16 @@ from lsv_models.generic.model import Adapted, ignored
 from lsv_models.generic.proof import prove
 from lsv_models.generic.refusal import Refused, refuse
 from lsv_models.generic.ropes import make_own_buffers
-from lsv_models.generic.weights import as_parameter
+from lsv_models.generic.weights import adopt_buffers, find_linears, find_shared
 from lsv_models.generic.wrappers import drop, find_base, find_language_model
 from lsv_models.plugin import lsv_models
 from lsv_models.seeing_offers import MUTUAL
+from lsv_runtime import products
 from lsv_runtime.nn.model import Encoder, Model
 from lsv_runtime.nn.rope import InterleavedMRope, MRope, PairMRope, PairRope, Rope
 from lsv_runtime.ops import dtype_name
-from lsv_runtime.weights.place import Weights
+from lsv_runtime.weights.place import Part, Weights
+from lsv_runtime.weights.quantizer import Unquantised
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +45,7 @@ IDS, SPAN = "ids", "span"
 """Inputs of the encoder: the tokens that stand for an image, and the first and last of these that get a row."""
 _KNOWN = ("attention_mask", "position_ids", "per_layer_inputs", "cache_position", "logits_to_keep")
 """What a language model may be given beside rows."""
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _OTHERS = ("audio", "speech", "sound", "video", "vqmodel", "generation")
 """Words in the names of modules that images do not go through."""
 
@@ -117,6 +121,8 @@ class WrapperEncoder(Encoder):
         self.dispensable = frozenset(_declare(w, wrapper, self.layout))
         for name, module in wrapper.named_modules():
             make_own_buffers(_find_owner(wrapper, name), name, module, w.device)
+            if type(module) in _CONVOLUTIONS and module.padding_mode == "zeros":
+                module.__dict__["forward"] = partial(_convolve, module)
         self.wrapper = wrapper
 
     def begin(self, inputs: Mapping[str, torch.Tensor]) -> Any:
@@ -170,17 +176,32 @@ def _drop_unseen(wrapper: PreTrainedModel) -> list[str]:
 
 
 def _declare(w: Weights, wrapper: PreTrainedModel, layout: Layout) -> list[str]:
-    """Declare the parameters that are left; the names of the checkpoint's tensors."""
-    for module in wrapper.modules():
-        for key in module._buffers.keys() - module._non_persistent_buffers_set:
-            as_parameter(module, key)
-    names = []
+    """Declare the parameters that are left; the names of the checkpoint's tensors.
+
+    Linear layers become lsv's, in plain weights, so that a platform's kernels serve them.
+    """
+    first = len(w.declaration.slots)
+    adopt_buffers(wrapper)
+    plain = dataclasses.replace(w.declaration, quantizer=Unquantised())
+    for path, module in find_linears(wrapper, layout, find_shared(wrapper, layout), quantised=True):
+        parent, _, name = path.rpartition(".")
+        outputs, biased = Part(name, module.out_features, 0, module.out_features), module.bias is not None
+        made = Weights(plain, parent).linear("column", [outputs], module.in_features, bias=biased)
+        wrapper.set_submodule(path, made)
+    declared = {id(slot.parameter) for slot in w.declaration.slots}
     for name, parameter in wrapper.named_parameters():
-        parameter.requires_grad_(False)
-        pieces = layout.pieces(name)
-        w.adopt(parameter, pieces, exact=not parameter.is_floating_point())
-        names += [piece.name for piece in pieces]
-    return names
+        if id(parameter) not in declared:
+            parameter.requires_grad_(False)
+            w.adopt(parameter, layout.pieces(name), exact=not parameter.is_floating_point())
+    return [piece.name for slot in w.declaration.slots[first:] for piece in slot.pieces]
+
+
+def _convolve(module: Any, x: torch.Tensor) -> torch.Tensor:
+    """What a convolution of torch computes."""
+    return products.convolve(
+        x, module.weight, module.bias,
+        stride=module.stride, padding=module.padding, dilation=module.dilation, groups=module.groups,
+    )  # fmt: skip
 
 
 def _find_owner(wrapper: PreTrainedModel, path: str) -> PreTrainedModel:
@@ -283,7 +304,7 @@ class Seeing:
             with torch.device("meta"):
                 wrapper = make_model(parsed, w.dtype, None)
             found: Encoder = WrapperEncoder(w.replicated(), wrapper, model.embed)
-            told, said = logging.INFO, f"{name}: images run at reference speed (transformers' own tower)"
+            told, said = logging.INFO, f"{name}: images go through transformers' own tower"
         except Exception as cause:
             del w.declaration.slots[declared:]
             reason = str(cause) if isinstance(cause, Refused) else f"building its tower failed: {cause!r:.300}"

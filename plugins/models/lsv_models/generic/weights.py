@@ -29,8 +29,7 @@ def declare_weights(w: Weights, lm: PreTrainedModel, layout: Layout, max_len: in
 
     Attention that is Llama's becomes lsv's, for inputs of up to ``max_len`` tokens; without it, it stays as it is.
     """
-    plan, place = Plan(lm, w.shard.size), find_body(lm)
-    shared = {id(each) for name, each in lm.named_parameters(remove_duplicate=False) if name in layout.spellings}
+    plan, place, shared = Plan(lm, w.shard.size), find_body(lm), find_shared(lm, layout)
     _tie_head(w, lm, layout)
     if max_len is not None:
         bind_attention(w, lm.get_submodule(place), place, layout, plan, max_len)
@@ -38,15 +37,10 @@ def declare_weights(w: Weights, lm: PreTrainedModel, layout: Layout, max_len: in
     if max_len is not None:
         bind_layers(lm.get_submodule(place))
     quantised = not isinstance(w.declaration.quantizer, Unquantised)
-    for path, module in list(lm.named_modules()):
-        parent, _, name = path.rpartition(".")
-        owner = lm.get_submodule(parent)
-        replaceable = _is_replaceable(module, owner, name, shared, quantised=quantised)
-        if replaceable and layout.is_plain(f"{path}.weight"):
-            role = "head" if module is lm.get_output_embeddings() else "column"
-            setattr(owner, name, plan.linear(w, path, module, role))
-        for key in module._buffers.keys() - module._non_persistent_buffers_set:
-            as_parameter(module, key)
+    adopt_buffers(lm)
+    for path, module in find_linears(lm, layout, shared, quantised=quantised):
+        role = "head" if module is lm.get_output_embeddings() else "column"
+        lm.set_submodule(path, plan.linear(w, path, module, role))
     bind_experts(w, lm, layout)
     declared = {id(slot.parameter) for slot in w.declaration.slots}
     for name, parameter in lm.named_parameters():
@@ -121,12 +115,28 @@ def _tie_head(w: Weights, lm: PreTrainedModel, layout: Layout) -> None:
     setattr(lm.get_submodule(parent), name, made.linear)
 
 
-def _is_replaceable(module: nn.Module, owner: nn.Module, name: str, shared: Container[int], *, quantised: bool) -> bool:
-    """Whether a module is a linear layer that its owner calls: one whose weight is read instead stays as it is, for a
-    kernel or a weight format may make another one of it.
+def find_shared(lm: PreTrainedModel, layout: Layout) -> set[int]:
+    """The ids of the parameters that several modules hold."""
+    return {id(each) for name, each in lm.named_parameters(remove_duplicate=False) if name in layout.spellings}
+
+
+def find_linears(
+    lm: PreTrainedModel, layout: Layout, shared: Container[int], *, quantised: bool
+) -> list[tuple[str, nn.Linear]]:
+    """The linear layers that lsv's can replace, with their names: none whose weight is one of ``shared``.
+
+    A layer whose weight its owner reads must stay, for a kernel or a weight format may make something else of the
+    weight. If ``quantised``, so must a layer whose owner asks for the weight's dtype or device.
     """
-    read = _asked_weights(type(owner)) if quantised else _read_weights(type(owner))
-    return type(module) is nn.Linear and id(module.weight) not in shared and name not in read
+    reads = _asked_weights if quantised else _read_weights
+    found = []
+    for path, module in lm.named_modules():
+        parent, _, name = path.rpartition(".")
+        if type(module) is not nn.Linear or id(module.weight) in shared:
+            continue
+        if name not in reads(type(lm.get_submodule(parent))) and layout.is_plain(f"{path}.weight"):
+            found.append((path, module))
+    return found
 
 
 @cache
@@ -142,9 +152,11 @@ def _asked_weights(owner: type[nn.Module]) -> frozenset[str]:
     return frozenset(re.findall(r"self\.(\w+)\.weight\b", inspect.getsource(owner.forward)))
 
 
-def as_parameter(module: nn.Module, key: str) -> None:
-    """Turn a buffer that checkpoints hold into a parameter, so that it is filled like a weight."""
-    buffer = module._buffers[key]
-    if buffer is not None:  # what weight formats leave out stays readable
-        del module._buffers[key]
-        setattr(module, key, nn.Parameter(buffer, requires_grad=False))
+def adopt_buffers(lm: nn.Module) -> None:
+    """Turn the buffers that checkpoints hold into parameters, so that they are filled like weights."""
+    for module in lm.modules():
+        for key in module._buffers.keys() - module._non_persistent_buffers_set:
+            buffer = module._buffers[key]
+            if buffer is not None:  # what weight formats leave out stays readable
+                del module._buffers[key]
+                setattr(module, key, nn.Parameter(buffer, requires_grad=False))

@@ -171,10 +171,10 @@ def test_embeddings_instead_of_an_image_are_refused(family: str, wrapped: Any, e
         own.ask({"prompt": case.shows or case.tokens[0], "multi_modal_data": {"image": rows}}, 1)
 
 
-def test_the_log_says_at_which_speed_images_run(wrapped: Any, catalog: Any, caplog: Any) -> None:
+def test_the_log_says_what_images_go_through(wrapped: Any, catalog: Any, caplog: Any) -> None:
     with caplog.at_level(logging.INFO, "lsv_models.generic.seeing"):
         load(engine_config(wrapped("idefics3")[0], OFFER), catalog)
-    assert "Idefics3ForConditionalGeneration: images run at reference speed (transformers' own tower)" in caplog.text
+    assert "Idefics3ForConditionalGeneration: images go through transformers' own tower" in caplog.text
 
 
 def test_text_is_served_where_images_see_themselves(wrapped: Any, catalog: Any, picture: Any, caplog: Any) -> None:
