@@ -52,3 +52,14 @@ def test_nothing_is_frozen_while_an_engine_is_open(calls: list[str], found: list
     found.pop()
     objects.freeze()
     assert calls == ["collect", "collect", "freeze"]
+
+
+def test_an_open_engine_is_not_looked_for_after_each_test(
+    calls: list[str], found: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects, modules = Heap(), dict.fromkeys(range(IMPORTS))
+    monkeypatch.setattr(heap, "sys", SimpleNamespace(modules=modules))
+    found.append(object.__new__(Engine))
+    for _ in range(3):
+        objects.freeze_imports()
+    assert calls == ["collect"]

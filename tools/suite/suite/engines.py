@@ -52,7 +52,7 @@ class Engines:
                 wrong.append(error)
                 _close(self._open.pop(key))
         if wrong:
-            raise wrong[0]
+            raise wrong[0].with_traceback(None)  # whoever keeps the error would keep the engine, too
 
     def close(self) -> None:
         """Close all engines."""

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import gc
 import sys
+from typing import Any
 
 from lsv.engine.engine import Engine
 
 IMPORTS = 20
 """Freezing pays after this many imports of modules."""
+
+
+def find_engines() -> list[Engine[Any]]:
+    """The engines of this process that are open, or that something still refers to."""
+    return [thing for thing in gc.get_objects() if type(thing) is Engine]
 
 
 class Heap:
@@ -27,10 +33,9 @@ class Heap:
         Nothing is frozen while an engine is open: once closed it is garbage, and must be found with all its memory.
         """
         gc.collect()
-        if any(type(thing) is Engine for thing in gc.get_objects()):
-            return
-        gc.freeze()
         self._modules = len(sys.modules)
+        if not find_engines():
+            gc.freeze()
 
     def freeze_imports(self) -> None:
         """The same, if much has been imported since the last time."""
