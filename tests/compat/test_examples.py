@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lsv.settings.caching import cache_root
 from lsv_testing.tiny import tiny
+from suite.caches import own_cache
 from suite.libraries import LIBRARIES
 
 from .conftest import SECONDS, Run
@@ -110,14 +110,10 @@ def test_shards_are_saved_as_the_example_does(run: Run, tmp_path: Path) -> None:
 
 def cache_with_picture(folder: Path) -> Path:
     """A cache with the picture that examples ask for, and with the kernels that have been compiled already."""
-    made = folder / "cache"
+    made = own_cache(folder / "cache")
     pictures = made / "lsv" / "assets" / "vision_model_images"
     pictures.mkdir(parents=True)
     Image.fromarray(np.full((40, 60, 3), 200, np.uint8)).save(pictures / "cherry_blossom.jpg")
-    own = cache_root() / "lsv"
-    for entry in own.iterdir() if own.is_dir() else ():
-        if entry.name != "assets":
-            (made / "lsv" / entry.name).symlink_to(entry)
     return made
 
 

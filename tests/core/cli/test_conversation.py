@@ -14,12 +14,12 @@ from lsv.cli.conversation import Conversation, Message, converse
 from lsv.engine.engine import Engine
 from lsv.request.params import SamplingParams
 from lsv.scheduler.policy import Fcfs
-from lsv.settings.caching import cache_root
 from lsv_base.errors import ConfigError, Unavailable
 from lsv_offline.llm import LLM
 from lsv_offline.run import answerer
 from lsv_testing.fakes.engine import FakeExecutor, core_parts, engine_config
 from lsv_testing.fakes.text import letters
+from suite.caches import own_cache
 from suite.terminal import Terminal
 
 asked: list[list[Message]] = []
@@ -145,16 +145,8 @@ def test_questions_that_are_none_are_refused_at_once(
     assert words in capsys.readouterr().err
 
 
-def own_history(cache: Path) -> None:
-    """Make a cache that has all of this user's but the questions, so that nothing is compiled anew."""
-    (cache / "lsv").mkdir()
-    for entry in (cache_root() / "lsv").iterdir():
-        if entry.name != "questions":
-            (cache / "lsv" / entry.name).symlink_to(entry)
-
-
 def test_an_evening_in_a_terminal(tmp_path: Path) -> None:
-    own_history(tmp_path)
+    own_cache(tmp_path)
     environment = {"LSV_CACHE_ROOT": str(tmp_path), "LSV_LOG_LEVEL": "warning"}
     with Terminal(["run", "lsv-demo"], environment) as terminal:
         terminal.wait_for(">")

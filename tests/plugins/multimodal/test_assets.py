@@ -16,6 +16,7 @@ from PIL import Image
 from lsv_base.errors import BadRequest, RequestFailed
 from lsv_multimodal import assets
 from lsv_multimodal.assets import AudioAsset, ImageAsset, VideoAsset
+from suite.caches import own_cache
 
 from .conftest import clip, sound
 
@@ -41,7 +42,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]
     threading.Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setattr(assets, "SOURCE", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setattr(assets, "VIDEOS", f"{assets.SOURCE}/main")
-    monkeypatch.setenv("LSV_CACHE_ROOT", str(tmp_path / "cache"))
+    monkeypatch.setenv("LSV_CACHE_ROOT", str(own_cache(tmp_path / "cache")))
     yield paths
     server.shutdown()
     server.server_close()

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from suite.caches import own_cache
+
 Array = np.ndarray[Any, np.dtype[Any]]
 Tensor = tuple[str, tuple[int, ...], Array]
 """Type, shape with rows first, and bytes."""
@@ -57,5 +59,5 @@ def write(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
 @pytest.fixture
 def write_gguf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WriteGguf:
     """What is made from such files goes to ``tmp_path / "cache"``."""
-    monkeypatch.setenv("LSV_CACHE_ROOT", str(tmp_path / "cache"))
+    monkeypatch.setenv("LSV_CACHE_ROOT", str(own_cache(tmp_path / "cache")))
     return write

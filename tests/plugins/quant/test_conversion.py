@@ -31,6 +31,7 @@ from lsv_testing.catalog import catalog_of
 from lsv_testing.model import engine_config, load
 from lsv_testing.quantised import answer as answer_by_kernels
 from lsv_testing.tiny import tiny, write_tokenizer
+from suite.caches import own_cache
 
 SHAPE = {"hidden_size": 128}
 
@@ -343,7 +344,7 @@ def test_two_servers_may_fit_the_same_weights(tmp_path: Path, monkeypatch: pytes
             (Path(job.folder)).mkdir()
             (Path(job.folder) / "config.json").write_text("of the faster one")
 
-    monkeypatch.setenv("LSV_CACHE_ROOT", str(tmp_path / "cache"))
+    monkeypatch.setenv("LSV_CACHE_ROOT", str(own_cache(tmp_path / "cache")))
     monkeypatch.setattr(prepared, "_convert_elsewhere", be_slower)
     config = engine_config(tiny("llama", tmp_path / "plain"), "llama", quantization="sym_int4")
     folder = Path(prepared.prepare(config, str(write_text(tmp_path))))
@@ -354,7 +355,7 @@ def test_two_servers_may_fit_the_same_weights(tmp_path: Path, monkeypatch: pytes
 def test_a_server_fits_the_weights_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("LSV_CACHE_ROOT", str(tmp_path / "cache"))
+    monkeypatch.setenv("LSV_CACHE_ROOT", str(own_cache(tmp_path / "cache")))
     plain, text = with_tokenizer("llama", tmp_path / "plain"), write_text(tmp_path)
     caplog.set_level("INFO", "lsv_quant")
     options = {"quantization": "sym_int4", "quantization_calibration": str(text)}
