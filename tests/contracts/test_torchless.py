@@ -30,7 +30,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     (tmp_path / "sitecustomize.py").write_text(WITHOUT)
-    environment = environment_with({"PYTHONPATH": str(tmp_path)})
+    environment = environment_with({"PYTHONPATH": str(tmp_path), "PYTEST_ADDOPTS": ""})
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -90,5 +90,5 @@ def serve(tmp_path: Path) -> Callable[..., Any]:
 
 def clean_environment(path: tuple[Path, ...], **variables: str) -> dict[str, str]:
     """No settings from outside, and folders on Python's path."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("LSV_", "VLLM_"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("LSV_", "VLLM_", "PYTEST_"))}
     return kept | {"PYTHONPATH": os.pathsep.join(map(str, path)), "COLUMNS": "200", **variables}
