@@ -52,7 +52,7 @@ class Engines:
                 wrong.append(error)
                 _close(self._open.pop(key))
         if wrong:
-            raise wrong[0].with_traceback(None)  # whoever keeps the error would keep the engine, too
+            raise wrong[0].with_traceback(None)  # its frames refer to the engine
 
     def close(self) -> None:
         """Close all engines."""
