@@ -25,6 +25,7 @@ from lsv_models.generic.body import PassThrough
 from lsv_models.generic.building import decode, make_model, name_architecture, parse
 from lsv_models.generic.layout import Layout
 from lsv_models.generic.model import Adapted, ignored
+from lsv_models.generic.parallel import Plan
 from lsv_models.generic.proof import prove
 from lsv_models.generic.refusal import Refused, refuse
 from lsv_models.generic.ropes import make_own_buffers
@@ -36,7 +37,7 @@ from lsv_runtime import products
 from lsv_runtime.nn.model import Encoder, Model
 from lsv_runtime.nn.rope import InterleavedMRope, MRope, PairMRope, PairRope, Rope
 from lsv_runtime.ops import dtype_name
-from lsv_runtime.weights.place import Part, Weights
+from lsv_runtime.weights.place import Weights
 from lsv_runtime.weights.quantizer import Unquantised
 
 log = logging.getLogger(__name__)
@@ -112,13 +113,13 @@ class WrapperEncoder(Encoder):
         self.dtype, self.__dict__["embed"] = w.dtype, embed
         self.placed = "position_ids" in inspect.signature(wrapper.forward).parameters
         self.layout = Layout(wrapper, find_base(wrapper))
-        place = find_language_model(wrapper)
+        plan, place = Plan(wrapper, 1), find_language_model(wrapper)
         table: Any = wrapper.get_input_embeddings()
         self.width = embed.width if hasattr(embed, "extend") else table.weight.shape[1]
         wrapper.set_input_embeddings(Tokens(embed, table.weight, w.device))
         wrapper.set_submodule(place, StandIn(wrapper.get_submodule(place)))
         self.unread = _drop_unseen(wrapper)
-        self.dispensable = frozenset(_declare(w, wrapper, self.layout))
+        self.dispensable = frozenset(_declare(w, wrapper, self.layout, plan))
         for name, module in wrapper.named_modules():
             make_own_buffers(_find_owner(wrapper, name), name, module, w.device)
             if type(module) in _CONVOLUTIONS and module.padding_mode == "zeros":
@@ -175,19 +176,16 @@ def _drop_unseen(wrapper: PreTrainedModel) -> list[str]:
     return unread
 
 
-def _declare(w: Weights, wrapper: PreTrainedModel, layout: Layout) -> list[str]:
+def _declare(w: Weights, wrapper: PreTrainedModel, layout: Layout, plan: Plan) -> list[str]:
     """Declare the parameters that are left; the names of the checkpoint's tensors.
 
     Linear layers become lsv's, in plain weights, so that a platform's kernels serve them.
     """
     first = len(w.declaration.slots)
     adopt_buffers(wrapper)
-    plain = dataclasses.replace(w.declaration, quantizer=Unquantised())
+    plain = Weights(dataclasses.replace(w.declaration, quantizer=Unquantised()))
     for path, module in find_linears(wrapper, layout, find_shared(wrapper, layout), quantised=True):
-        parent, _, name = path.rpartition(".")
-        outputs, biased = Part(name, module.out_features, 0, module.out_features), module.bias is not None
-        made = Weights(plain, parent).linear("column", [outputs], module.in_features, bias=biased)
-        wrapper.set_submodule(path, made)
+        wrapper.set_submodule(path, plan.linear(plain, path, module, "column"))
     declared = {id(slot.parameter) for slot in w.declaration.slots}
     for name, parameter in wrapper.named_parameters():
         if id(parameter) not in declared:
