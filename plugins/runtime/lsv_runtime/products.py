@@ -77,21 +77,23 @@ def convolve(
     Computed in float32 on processors without instructions for the dtype.
     """
     compute = (functional.conv1d, functional.conv2d, functional.conv3d)[weight.ndim - 3]
-    if not x.is_cpu or has_instructions(x.dtype):
+    if has_instructions(x):
         return compute(x, weight, bias, stride, padding, dilation, groups)
     wide = None if bias is None else bias.float()
     return compute(x.float(), weight.float(), wide, stride, padding, dilation, groups).to(x.dtype)
 
 
-def has_instructions(dtype: torch.dtype) -> bool:
-    """Whether torch multiplies numbers of a dtype with the host's instructions for them.
+def has_instructions(x: torch.Tensor) -> bool:
+    """Whether torch multiplies numbers of this dtype with instructions of the device for them.
 
-    It has plain loops for bfloat16 and float16 on other processors. There a product in float32 is about seven times as
+    It has plain loops for bfloat16 and float16 on some CPUs. There a product in float32 is about seven times as
     fast, and a convolution thirty times.
     """
-    if dtype is torch.bfloat16:
+    if not x.is_cpu:
+        return True
+    if x.dtype is torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    if dtype is torch.float16:
+    if x.dtype is torch.float16:
         return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
     return True
 

@@ -26,6 +26,7 @@ from lsv_quant.conversion.formats import WRITABLE
 from lsv_quant.conversion.observation import observe
 from lsv_quant.conversion.schemes import make_int4, name_targets
 from lsv_quant.rounding import RoundInt4, from_nibbles, in_groups
+from lsv_runtime import products
 from lsv_runtime.weights.quantizer import Linear, LinearLayer, PlainLinear
 from lsv_testing.catalog import catalog_of
 from lsv_testing.model import engine_config, load
@@ -238,11 +239,11 @@ def test_compensation_brings_results_nearer_to_the_plain_ones() -> None:
 def test_layers_multiply_in_float32_where_the_processor_has_no_instructions(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, supported: bool
 ) -> None:
-    monkeypatch.setattr(plain_models, "has_instructions", lambda asked: supported or asked is not dtype)
+    monkeypatch.setattr(products, "has_instructions", lambda asked: supported or asked.dtype is not dtype)
     weight, bias = (nn.Parameter(torch.randn(shape).to(dtype), requires_grad=False) for shape in ((48, 96), (48,)))
     layer = PlainLinear(LinearLayer("a", "column", 96, (48,), True, dtype), weight, bias)
     model = nn.Sequential(layer)
-    plain_models.multiply_wide(model, torch.device("cpu"))
+    plain_models.multiply_wide(model)
     assert isinstance(layer.kernel, plain_models.WideProduct) is not supported
     x = torch.randn(7, 96).to(dtype)
     exact = nn.functional.linear(x.double(), weight.double(), bias.double())

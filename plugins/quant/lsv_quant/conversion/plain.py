@@ -16,7 +16,6 @@ from lsv_runtime import products
 from lsv_runtime.devices.device import Device
 from lsv_runtime.nn.embed import Embed
 from lsv_runtime.ops import Kernel
-from lsv_runtime.products import has_instructions
 from lsv_runtime.weights.checkpoint import CheckpointSource, RenamedSource
 from lsv_runtime.weights.quantizer import Linear, PlainLinear
 from lsv_runtime.weights.stacks import UnfoldedSource
@@ -123,12 +122,10 @@ class WideProduct(Kernel):
         return products.linear(x.float(), weight, None if bias is None else bias.float()).to(x.dtype)
 
 
-def multiply_wide(model: nn.Module, device: torch.device) -> None:
-    """Let plain layers multiply in float32 where the processor has no instructions for their dtype."""
-    if not torch.empty(0, device=device).is_cpu:
-        return
+def multiply_wide(model: nn.Module) -> None:
+    """Let filled plain layers multiply in float32 where the processor has no instructions for their dtype."""
     for module in model.modules():
-        if isinstance(module, PlainLinear) and not has_instructions(module.weight.dtype):
+        if isinstance(module, PlainLinear) and not products.has_instructions(module.weight):
             module.use(WideProduct(module))
 
 
@@ -142,10 +139,10 @@ def open_plain(config: EngineConfig, catalog: Catalog) -> Iterator[PlainModel]:
         torch.set_num_threads(threads)  # a device may leave torch one thread, for kernels that are not used here
         declared = declare_stored(config, catalog, torch_device=device.torch_device)
         bound = bind(declared, config, catalog)
-        multiply_wide(declared.model, device.torch_device)
         source = open_source(config, declared, catalog)
         try:
             fill(declared, source)
+            multiply_wide(declared.model)
             yield PlainModel(bound, source, device)
         finally:
             source.close()
