@@ -8,17 +8,11 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import Any
 
 from lsv.engine.engine import Engine
 
 IMPORTS = 20
 """Freezing pays after this many imports of modules."""
-
-
-def find_engines() -> list[Engine[Any]]:
-    """The engines of this process that are open, or that something still refers to."""
-    return [thing for thing in gc.get_objects() if type(thing) is Engine]
 
 
 class Heap:
@@ -34,7 +28,7 @@ class Heap:
         """
         gc.collect()
         self._modules = len(sys.modules)
-        if not find_engines():
+        if not any(type(thing) is Engine for thing in gc.get_objects()):
             gc.freeze()
 
     def freeze_imports(self) -> None:
