@@ -13,9 +13,9 @@ namespace amx {
 namespace {
 
 constexpr int64_t kLeastRows = 8;            // below, vector instructions are as fast for whole numbers
-constexpr int64_t kPassTiles = 10;           // of inputs: rows and weights of a pass stay in the first-level cache
-constexpr int64_t kRowsWhole = 1 << 20;      // bytes of rows that stay in the second-level cache beside the weights
-constexpr int64_t kRowsCut = 640 << 10;      // the same where the inputs are cut and sums go through that cache too
+constexpr int64_t kWholePass = 10;           // tiles of inputs that one pass takes
+constexpr int64_t kPassTiles = 14;           // and one of several: the panel stays in the first-level cache
+constexpr int64_t kRowsKept = 640 << 10;     // bytes of rows that stay in the second-level cache beside the weights
 constexpr int64_t kLeastBlock = 256, kMostBlock = 512;  // rows
 constexpr int64_t kRowsToSplit = 256;        // rows of a member that make splitting rows better than splitting panels
 constexpr int64_t kPanelsCut = 64;           // panels whose sums are kept where the inputs are cut
@@ -24,10 +24,10 @@ constexpr int64_t kOutputCached = 8 << 20;   // bytes of output; above, it is wr
 // How the rows and inputs of a product are cut for the second-level cache.
 struct Cut {
   Cut(const Linear& linear, int64_t rows) : tiles(inputs_padded(linear) / line_inputs(linear)) {
-    const int64_t line = tiles * kLine, most = std::clamp(kRowsWhole / line, kLeastBlock, kMostBlock);
+    const int64_t line = tiles * kLine, most = std::clamp(kRowsKept / line, kLeastBlock, kMostBlock);
     block_rows = std::min(most / kPair * kPair, up(rows, kPair));
     const int64_t bytes = block_rows * line;
-    input_parts = bytes <= kRowsWhole ? 1 : (bytes + kRowsCut - 1) / kRowsCut;
+    input_parts = bytes <= kRowsKept ? 1 : (bytes + kRowsKept - 1) / kRowsKept;
     slots = input_parts > 1 ? kPanelsCut : 2;
   }
 
@@ -252,8 +252,7 @@ class Walk {
   void run_panel(Range rows, int64_t p, Range inputs) {
     const bool single = rows.end - rows.begin <= kPair;
     const int64_t count = inputs.end - inputs.begin;
-    const int64_t most = linear_.format == kInt4 ? kInt4PassTiles : single ? count : std::max(kPassTiles, input_unit());
-    const int64_t passes = (count + most - 1) / most;
+    const int64_t passes = passes_of(count, single);
     for (int64_t i = 0; i < passes; ++i) {
       Range pass = part_of(count, passes, i, input_unit());
       pass = {pass.begin + inputs.begin, pass.end + inputs.begin};
@@ -287,6 +286,14 @@ class Walk {
     if (linear_.format == kInt8) pass_int8_groups(groups, rows, streaming);
     else pass_int4({groups, unpack, unpacked_, linear_.scales + (p * operand_.groups + group) * kPanel}, rows);
   }
+  // What `count` tiles of inputs are cut into; a `single` pair of rows reads the panel once.
+  int64_t passes_of(int64_t count, bool single) const {
+    if (linear_.format == kInt4) return (count + kInt4PassTiles - 1) / kInt4PassTiles;
+    if (single || count <= std::max(kWholePass, input_unit())) return 1;
+    const int64_t most = std::max(kPassTiles, input_unit());
+    return std::max<int64_t>(2, (count + most - 1) / most);
+  }
+
 
   void store_finished() {
     for (int i = 0; i < finished_count_; ++i) {

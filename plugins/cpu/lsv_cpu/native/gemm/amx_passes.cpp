@@ -53,15 +53,17 @@ template <int kBlocks> void store_sums(void* to) {
   tiles::store<3>(sums + kBlock * kPanel + kBlock, kSumsStride);
 }
 
-// One tile of inputs: each block's rows times both tiles of the panel.
+// One tile of inputs: each block's rows times both tiles of the panel. Rows pass by the first-level cache, where the
+// panel stays for all of them.
 template <class Product, int kBlocks> inline void add_tile(const char* rows0, const char* rows1, const char* weights) {
   tiles::load<6>(weights, kLine);
-  tiles::load<4>(rows0, kLine);
+  tiles::load_past<4>(rows0, kLine);
   Product::template add<0, 4, 6>();
   tiles::load<7>(weights + kTileBytes, kLine);
   Product::template add<1, 4, 7>();
+  tiles::stay_awake();
   if (kBlocks == 1) return;
-  tiles::load<5>(rows1, kLine);
+  tiles::load_past<5>(rows1, kLine);
   Product::template add<2, 5, 6>();
   Product::template add<3, 5, 7>();
 }
@@ -107,6 +109,7 @@ void stream(const char* rows, const char* const weights[2], int64_t count, float
     Product::template add<2, 4, 6>();
     tiles::load<7>(second + kTileBytes, kLine);
     Product::template add<3, 4, 7>();
+    tiles::stay_awake();
     rows += kTileBytes;
     first += 2 * kTileBytes;
     second += 2 * kTileBytes;

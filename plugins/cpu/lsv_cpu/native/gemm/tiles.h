@@ -49,9 +49,17 @@ template <int kTile> inline void zero() { asm volatile("tilezero %%tmm%c0" ::"i"
 template <int kTile> inline void load(const void* from, int64_t stride) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(kTile) : "memory");
 }
+// The same past the first-level cache, for what is read once while something else should stay there.
+template <int kTile> inline void load_past(const void* from, int64_t stride) {
+  asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(kTile) : "memory");
+}
 template <int kTile> inline void store(void* to, int64_t stride) {
   asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(kTile) : "memory");
 }
+
+// Keeps the 512-bit vector unit awake. It sleeps about 2,200 cycles after its last arithmetic, and a tile store then
+// waits 1,000 cycles for it: every loop of products has one of these for each tile of the right operand.
+inline void stay_awake() { asm volatile("vaddps %%zmm31, %%zmm31, %%zmm31" ::: "xmm31"); }
 
 // sums += rows * weights
 template <int kSums, int kLeft, int kRight> inline void multiply_bf16() {
@@ -104,6 +112,9 @@ template <int kTile> inline void load(const void* from, int64_t stride) {
   for (int i = 0; i < state.rows[kTile]; ++i)
     std::memcpy(to.lines[i], (const char*)from + i * stride, state.line_bytes[kTile]);
 }
+
+template <int kTile> inline void load_past(const void* from, int64_t stride) { load<kTile>(from, stride); }
+inline void stay_awake() {}
 
 template <int kTile> inline void store(void* to, int64_t stride) {
   const State::Tile& from = tile<kTile>();
