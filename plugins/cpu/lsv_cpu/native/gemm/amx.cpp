@@ -77,6 +77,21 @@ template <class T> void place_row(const Operand& operand, int64_t row, const T* 
   }
 }
 
+// The same for a whole block: tile by tile, so that each is written in one piece.
+template <class T> void place_block(const Operand& operand, int64_t row, const T* x, int64_t stride, int64_t inputs) {
+  constexpr int64_t kInputs = kLine / sizeof(T);
+  char* to = operand.block(row);
+  const int64_t whole = inputs / kInputs * kInputs;
+  for (int64_t at = 0; at < whole; at += kInputs)
+    for (int i = 0; i < kBlock; ++i, to += kLine) std::memcpy(to, x + i * stride + at, kLine);
+  for (int64_t at = whole; at < operand.cut.tiles * kInputs; at += kInputs)
+    for (int i = 0; i < kBlock; ++i, to += kLine) {
+      const int64_t count = std::clamp<int64_t>(inputs - at, 0, kInputs);
+      std::memcpy(to, x + i * stride + at, count * sizeof(T));
+      std::memset(to + count * sizeof(T), 0, (kInputs - count) * sizeof(T));
+    }
+}
+
 // Columns that share a scale: the codes of those that are inputs, and zeros. Whole lines have a loop of known length.
 template <class T>
 void place_codes(const Operand& operand, int64_t row, const T* x, Range columns, int64_t inputs, float inverse) {
@@ -117,57 +132,75 @@ struct Output {
   bool past_cache;
 };
 
-// Sums of some rows, [rows][kPanel] floats -> the output. Kept out of line, like `scale_sums`: whatever it is called
-// from, the operations are the same.
-template <class T>
-__attribute__((noinline)) void store_sums(const Output& to, int64_t row, int rows, int64_t panel, const float* sums) {
+// Sums of some rows that are complete, [rows][kPanel]. They are stored after the next pass has been started, since
+// reading what tiles have just written waits for it.
+struct Finished {
+  int64_t row, panel;
+  int rows;
+  const float* sums;
+  const float* row_scales;  // int8 without groups: [rows]
+};
+
+// What sums are: floats; whole numbers that lack all scales; floats of groups that lack the outputs' scales.
+enum Kind { kReady, kWhole, kGroups };
+
+Kind kind_of(const Linear& linear) { return linear.format != kInt8 ? kReady : linear.group ? kGroups : kWhole; }
+
+// Sums as the numbers they stand for. These are rounded by themselves, as by the vector kernels: the compiler must not
+// fuse the last product with what is added later.
+template <Kind kKind> Floats scaled(const float* sums, float row_scale, const float* scales, int64_t at) {
+  if constexpr (kKind == kReady) return load(sums);
+  Floats value = load(scales + at);
+  if constexpr (kKind == kWhole) value = __builtin_convertvector(load_as<Ints>(sums), Floats) * row_scale * value;
+  else value = load(sums) * value;
+  asm("" : "+v"(value));
+  return value;
+}
+
+// Scale, bias, gate and residual in one pass over the sums.
+template <class T, Kind kKind> void store_sums(const Output& to, const Finished& f) {
   constexpr int kVectors = kPanel / kLanes;
   const Epilogue<T> epilogue(to.linear, to.out, to.residual);
-  for (int i = 0; i < rows; ++i, sums += kPanel) {
+  const float* sums = f.sums;
+  for (int i = 0; i < f.rows; ++i, sums += kPanel) {
+    const float row_scale = kKind == kWhole ? f.row_scales[i] : 1.0f;
     Floats values[kVectors];
-    for (int v = 0; v < kVectors; ++v) values[v] = load(sums + v * kLanes);
-    epilogue.store_row(row + i, panel, values);
+    for (int v = 0; v < kVectors; ++v)
+      values[v] = scaled<kKind>(sums + v * kLanes, row_scale, to.linear.scales, f.panel * kPanel + v * kLanes);
+    epilogue.store_row(f.row + i, f.panel, values);
   }
 }
 
 // The same for whole panels without a gate, in whole lines past the caches.
-template <class T>
-__attribute__((noinline)) void stream_sums(const Output& to, int64_t row, int rows, int64_t panel, const float* sums) {
-  const int64_t first = panel * kPanel;
+template <class T, Kind kKind> void stream_sums(const Output& to, const Finished& f) {
+  const int64_t first = f.panel * kPanel;
   const T *bias = (const T*)to.linear.bias, *residual = (const T*)to.residual.data;
-  for (int i = 0; i < rows; ++i, sums += kPanel) {
+  const float* sums = f.sums;
+  for (int i = 0; i < f.rows; ++i, sums += kPanel) {
+    const float row_scale = kKind == kWhole ? f.row_scales[i] : 1.0f;
     alignas(kLine) T line[kPanel];
     for (int at = 0; at < kPanel; at += kLanes) {
-      Floats value = load(sums + at) + (bias ? load(bias + first + at) : Floats{});
-      if (residual) value += load(residual + (row + i) * to.residual.stride + first + at);
+      Floats value = scaled<kKind>(sums + at, row_scale, to.linear.scales, first + at);
+      value += bias ? load(bias + first + at) : Floats{};
+      if (residual) value += load(residual + (f.row + i) * to.residual.stride + first + at);
       store(line + at, value);
     }
-    char* out = (char*)((T*)to.out.data + (row + i) * to.out.stride + first);
+    char* out = (char*)((T*)to.out.data + (f.row + i) * to.out.stride + first);
     for (size_t at = 0; at < sizeof line; at += kLine)
       _mm512_stream_si512((__m512i*)(out + at), _mm512_load_si512((char*)line + at));
   }
 }
 
-using Store = void (*)(const Output&, int64_t row, int rows, int64_t panel, const float* sums);
+using Store = void (*)(const Output&, const Finished&);
+
+template <class T> struct Stores {
+  static constexpr Store kStore[] = {store_sums<T, kReady>, store_sums<T, kWhole>, store_sums<T, kGroups>};
+  static constexpr Store kStream[] = {stream_sums<T, kReady>, stream_sums<T, kWhole>, stream_sums<T, kGroups>};
+};
 
 bool whole_lines(const Output& to, int64_t panel) {
   const int64_t size = to.linear.dtype == kFloat32 ? 4 : 2;
   return (panel + 1) * kPanel <= to.linear.outputs && ((intptr_t)to.out.data | to.out.stride * size) % kLine == 0;
-}
-
-// int8: whole sums of a block to floats, in place.
-__attribute__((noinline)) void scale_sums(const float* row_scales, const float* scales, int rows, float* sums) {
-  for (int row = 0; row < rows; ++row, sums += kPanel)
-    for (int at = 0; at < kPanel; at += kLanes) {
-      Floats whole = __builtin_convertvector(load_as<Ints>(sums + at), Floats);
-      store(sums + at, whole * row_scales[row] * load(scales + at));
-    }
-}
-
-// The same with groups, whose sums have been scaled for the rows.
-__attribute__((noinline)) void scale_groups(const float* scales, int rows, float* sums) {
-  for (int row = 0; row < rows; ++row, sums += kPanel)
-    for (int at = 0; at < kPanel; at += kLanes) store(sums + at, load(sums + at) * load(scales + at));
 }
 
 // Members split the panels, and the rows too where there are many.
@@ -188,8 +221,8 @@ class Walk {
     rows_ = part_of(rows, row_parts, me.rank / panel_parts, kPair);
     panels_ = part_of(panels_of(linear), panel_parts, me.rank % panel_parts, 1);
     with_type(linear.dtype, [&](auto type) {
-      store_ = store_sums<decltype(type)>;
-      stream_ = stream_sums<decltype(type)>;
+      store_ = Stores<decltype(type)>::kStore[kind_of(linear)];
+      stream_ = Stores<decltype(type)>::kStream[kind_of(linear)];
     });
   }
 
@@ -201,14 +234,6 @@ class Walk {
   }
 
  private:
-  // Sums that are complete. They are stored after the next pass has been started, since reading what tiles have just
-  // written waits for it.
-  struct Finished {
-    int64_t row, panel;
-    int rows;
-    float* sums;
-  };
-
   void run_streams() {
     const int64_t half = (panels_.end - panels_.begin + 1) / 2;
     configure(rows_total_, rows_total_);
@@ -225,7 +250,7 @@ class Walk {
         (linear_.format == kInt8 ? pass_int8 : pass_bf16)(pass, true);
       }
       store_finished();
-      for (int k = 0; k < 1 + two; ++k) finished_[finished_count_++] = {0, pair[k], (int)rows_total_, places[k]};
+      for (int k = 0; k < 1 + two; ++k) finish(0, (int)rows_total_, pair[k], places[k]);
     }
     store_finished();
   }
@@ -261,6 +286,14 @@ class Walk {
     }
   }
 
+  // What `count` tiles of inputs are cut into; a `single` pair of rows reads the panel once.
+  int64_t passes_of(int64_t count, bool single) const {
+    if (linear_.format == kInt4) return (count + kInt4PassTiles - 1) / kInt4PassTiles;
+    if (single || count <= std::max(kWholePass, input_unit())) return 1;
+    const int64_t most = std::max(kPassTiles, input_unit());
+    return std::max<int64_t>(2, (count + most - 1) / most);
+  }
+
   // Two blocks of rows with some inputs of a panel; each of them fetches its share of the `next` weights.
   void run_pass(Range rows, int64_t row, int64_t p, Range inputs, const char* next) {
     const int count = (int)std::min<int64_t>(kPair, rows.end - row);
@@ -276,7 +309,11 @@ class Walk {
     if (linear_.group) run_groups(pass, count, row, p, inputs.begin, row == rows.begin, pairs == 1);
     else (linear_.format == kInt8 ? pass_int8 : pass_bf16)(pass, pairs == 1);
     store_finished();
-    if (inputs.end == cut_.tiles) finished_[finished_count_++] = {row, p, count, sums};
+    if (inputs.end == cut_.tiles) finish(row, count, p, sums);
+  }
+
+  void finish(int64_t row, int rows, int64_t p, const float* sums) {
+    finished_[finished_count_++] = {row, p, rows, sums, operand_.scales_of(row)};
   }
 
   void run_groups(const Pass& pass, int rows, int64_t row, int64_t p, int64_t tile, bool unpack, bool streaming) {
@@ -286,31 +323,13 @@ class Walk {
     if (linear_.format == kInt8) pass_int8_groups(groups, rows, streaming);
     else pass_int4({groups, unpack, unpacked_, linear_.scales + (p * operand_.groups + group) * kPanel}, rows);
   }
-  // What `count` tiles of inputs are cut into; a `single` pair of rows reads the panel once.
-  int64_t passes_of(int64_t count, bool single) const {
-    if (linear_.format == kInt4) return (count + kInt4PassTiles - 1) / kInt4PassTiles;
-    if (single || count <= std::max(kWholePass, input_unit())) return 1;
-    const int64_t most = std::max(kPassTiles, input_unit());
-    return std::max<int64_t>(2, (count + most - 1) / most);
-  }
-
 
   void store_finished() {
     for (int i = 0; i < finished_count_; ++i) {
-      const Finished& f = finished_[i];
-      if (linear_.format == kInt8) scale_finished(f);
-      const bool past_cache = output_.past_cache && whole_lines(output_, f.panel);
-      (past_cache ? stream_ : store_)(output_, f.row, f.rows, f.panel, f.sums);
+      const bool past_cache = output_.past_cache && whole_lines(output_, finished_[i].panel);
+      (past_cache ? stream_ : store_)(output_, finished_[i]);
     }
     finished_count_ = 0;
-  }
-
-  // Sums of int8 are of whole numbers, or with groups of floats that lack the outputs' scales.
-  void scale_finished(const Finished& f) {
-    const float *row_scales = operand_.scales_of(f.row), *scales = linear_.scales + f.panel * kPanel;
-    if (linear_.group) return scale_groups(scales, f.rows, f.sums);
-    scale_sums(row_scales, scales, std::min(f.rows, kBlock), f.sums);
-    scale_sums(row_scales + kBlock, scales, f.rows - kBlock, f.sums + kBlock * kPanel);
   }
 
   void configure(int64_t rows0, int64_t rows1) {
@@ -353,12 +372,17 @@ int64_t operand_bytes(const Linear& linear, int64_t rows, int members) {
 
 void make_operand(Member& me, const Linear& linear, const Norm* norm, Rows x, int64_t rows, void* data) {
   const Operand operand(linear, rows, data);
-  const Range mine = me.share(rows);
+  const bool blocks = linear.format == kPlain && !norm && rows >= kBlock * me.size;
+  const Range mine = me.share(rows, blocks ? kBlock : 1);
   with_type(linear.dtype, [&](auto type) {
     using T = decltype(type);
     T* normed = (T*)operand.spare_of(me);
-    for (int64_t row = mine.begin; row < mine.end; ++row) {
-      const T* from = (const T*)x.data + row * x.stride;
+    int64_t row = mine.begin;
+    auto row_of = [&] { return (const T*)x.data + row * x.stride; };
+    if (blocks)
+      for (; row + kBlock <= mine.end; row += kBlock) place_block(operand, row, row_of(), x.stride, linear.inputs);
+    for (; row < mine.end; ++row) {
+      const T* from = row_of();
       if (norm) normalise(from, (const T*)norm->weight, norm->eps, (int)linear.inputs, normed);
       if (norm) from = normed;
       if (linear.format == kPlain) place_row(operand, row, from, linear.inputs);
