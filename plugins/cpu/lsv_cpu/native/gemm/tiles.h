@@ -129,9 +129,9 @@ template <int kSums, int kLeft, int kRight> void demand_shapes() {
 }
 
 inline __m512 without_denormals(__m512 x) {
-  constexpr int kDenormal = 0x20;
-  __mmask16 tiny = _mm512_fpclass_ps_mask(x, kDenormal);
-  return _mm512_mask_and_ps(x, tiny, x, _mm512_set1_ps(-0.0f));
+  typedef uint32_t Words __attribute__((vector_size(64)));
+  const Words bits = (Words)x, tiny = (Words)((bits & 0x7f800000u) == 0);
+  return (__m512)(bits & ~(tiny & 0x7fffffffu));
 }
 
 // The second or first of the pairs of bfloat16, as floats.
@@ -145,14 +145,21 @@ inline __m512 odd(__m512i pairs) {
 template <int kSums, int kLeft, int kRight> void multiply_bf16() {
   demand_shapes<kSums, kLeft, kRight>();
   State::Tile &sums = tile<kSums>(), &left = tile<kLeft>(), &right = tile<kRight>();
-  for (int row = 0; row < state.rows[kSums]; ++row) {
+  const int rows = state.rows[kSums], pairs = state.rows[kRight];
+  __m512 even_weights[kRows], odd_weights[kRows];
+  for (int i = 0; i < pairs; ++i) {
+    even_weights[i] = even(_mm512_load_si512(right.lines[i]));
+    odd_weights[i] = odd(_mm512_load_si512(right.lines[i]));
+  }
+  for (int row = 0; row < rows; ++row) {
+    const __m512i line = _mm512_load_si512(left.lines[row]);
+    alignas(kLineBytes) float evens[kRows], odds[kRows];
+    _mm512_store_ps(evens, even(line));
+    _mm512_store_ps(odds, odd(line));
     __m512 first = _mm512_setzero_ps(), second = _mm512_setzero_ps();
-    for (int i = 0; i < state.rows[kRight]; ++i) {
-      int32_t pair;
-      std::memcpy(&pair, left.lines[row] + 4 * i, sizeof pair);
-      __m512i both = _mm512_set1_epi32(pair), weights = _mm512_load_si512(right.lines[i]);
-      first = without_denormals(_mm512_fmadd_ps(even(both), even(weights), first));
-      second = without_denormals(_mm512_fmadd_ps(odd(both), odd(weights), second));
+    for (int i = 0; i < pairs; ++i) {
+      first = without_denormals(_mm512_fmadd_ps(_mm512_set1_ps(evens[i]), even_weights[i], first));
+      second = without_denormals(_mm512_fmadd_ps(_mm512_set1_ps(odds[i]), odd_weights[i], second));
     }
     __m512 product = without_denormals(_mm512_add_ps(first, second));
     __m512 sum = without_denormals(_mm512_load_ps(sums.lines[row]));
