@@ -163,20 +163,31 @@ inline Floats exp(Floats x) {
   return (Floats)((Ints)y + ((Ints)shifted << 23));
 }
 
-// exp2 for x <= 127 by x = n + r, |r| <= 1/2, and a polynomial of degree 5 fitted to 2^r (relative error 8e-8); what is less
-// than -126 counts as that.
-inline Floats exp2(Floats x) {
-  x = larger(broadcast(-126.0f), x);
-  const float shift = 12582912.0f;  // as above
-  Floats shifted = x + shift;
-  Floats r = x - (shifted - shift);
+// 2^r for |r| <= 1/2: a polynomial of degree 5 fitted to it (relative error 8e-8).
+inline Floats exp2_near_zero(Floats r) {
   Floats y = r * 1.32764715e-3f + 9.67554133e-3f;
   y = y * r + 5.55071327e-2f;
   y = y * r + 0.240221197f;
   y = y * r + 0.693146967f;
-  y = y * r + 1.0f;
+  return y * r + 1.0f;
+}
+
+// exp2 for x <= 127 by x = n + r. What is less than -126 counts as that, or has its own small result: both are as good
+// as nothing beside a sum of weights.
+#if defined(__AVX512DQ__)
+inline Floats exp2(Floats x) {
+  Floats r = (Floats)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT);
+  return (Floats)_mm512_scalef_ps((__m512)exp2_near_zero(r), (__m512)(x - r));
+}
+#else
+inline Floats exp2(Floats x) {
+  x = larger(broadcast(-126.0f), x);
+  const float shift = 12582912.0f;  // as above
+  Floats shifted = x + shift;
+  Floats y = exp2_near_zero(x - (shifted - shift));
   return (Floats)((Ints)y + ((Ints)shifted << 23));
 }
+#endif
 
 inline Floats tanh(Floats x) { return 1.0f - 2.0f / (exp(2.0f * x) + 1.0f); }
 
