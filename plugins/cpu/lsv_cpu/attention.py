@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -124,6 +125,15 @@ class CpuAttention(PagedBackend):
         if layer.head_dim > MAX_HEAD_DIM:
             return f"head size {layer.head_dim} is over {MAX_HEAD_DIM}"
         return super().supports(layer)
+
+    def explain(self, layers: Sequence[AttentionLayer], dtype: torch.dtype) -> str | None:
+        if self._library is None:
+            return None
+        records = [LayerRecord(dim=layer.head_dim, value_dim=layer.value_dim or 0) for layer in layers]
+        on_tiles = sum(self._library.lsv_attends_on_tiles(native.DTYPES[dtype], ctypes.byref(one)) for one in records)
+        if not on_tiles:
+            return None
+        return "on AMX tiles" if on_tiles == len(layers) else f"{on_tiles} of {len(layers)} layers on AMX tiles"
 
     def make_cache(self, spec: CacheSpec, device: Device) -> KVCache:
         self._known.clear()  # the cache before is freed with the last that knows of it

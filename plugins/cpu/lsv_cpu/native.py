@@ -69,6 +69,8 @@ SIGNATURES: Mapping[str, tuple[type | None, list[type]]] = {
     "lsv_set_team": (_INT, [_INT, _POINTER]),
     "lsv_wake_team": (None, []),
     "lsv_attend": (_INT, [_INT, _POINTER, _POINTER, _POINTER, _POINTER]),
+    "lsv_attention_calls": (_INT64, [_INT]),
+    "lsv_attends_on_tiles": (_INT, [_INT, _POINTER]),
     "lsv_write": (None, [_INT, _POINTER, _POINTER, _POINTER, _POINTER]),
     "lsv_rms_norm": (None, [_INT, _POINTER, _POINTER, _POINTER, _INT64, _INT64, _INT64, _INT64, _REAL]),
     "lsv_silu_mul": (None, [_INT, _POINTER, _POINTER, _INT64, _INT64]),

@@ -290,6 +290,10 @@ class AttentionBackend(Protocol):
         """None, or why this backend can't serve the layer."""
         ...
 
+    def explain(self, layers: Sequence[AttentionLayer], dtype: torch.dtype) -> str | None:
+        """What ``lsv kernels`` adds about layers of a model of this dtype, such as the instructions they run on."""
+        ...
+
     def page_bytes(self, spec: KVSpec, block_size: int) -> int:
         """Bytes of one layer's block. Nothing is allocated for the answer."""
         ...

@@ -75,6 +75,9 @@ class PagedBackend(ABC):
             return "it does not read values from keys"
         return None
 
+    def explain(self, layers: Sequence[AttentionLayer], dtype: torch.dtype) -> str | None:
+        return None
+
     def page_bytes(self, spec: KVSpec, block_size: int) -> int:
         return spec.token_bytes * block_size
 

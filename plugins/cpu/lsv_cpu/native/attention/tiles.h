@@ -32,13 +32,14 @@ struct Cut {
 
 class Tiles {
  public:
-  Tiles(const Layer& layer, const Plan& plan, int members)
+  // A tile has `most_rows`, or `long_rows` of requests with so many keys that they don't stay in the second-level cache.
+  Tiles(const Layer& layer, const Plan& plan, int members, int most_rows, int long_rows)
       : layer_(layer), plan_(plan), ratio(layer.heads / layer.kv_heads) {
-    const int tokens = std::max(1, kTileRows / ratio);
     for (int pass = 0; pass < 2; ++pass) {
       int64_t limit = pass ? total_ / (kItemsPerMember * members) : 0;
       for (int request = 0; request < plan.requests; ++request) {
-        int query = plan.starts[request + 1] - plan.starts[request];
+        const int query = plan.starts[request + 1] - plan.starts[request];
+        const int tokens = std::max(1, (plan.context[request] < kLongContext ? most_rows : long_rows) / ratio);
         // The last tokens see most: they come first, so that what is left at the end is small.
         for (int first = (query - 1) / tokens * tokens; first >= 0; first -= tokens)
           for (int head = 0; head < layer.kv_heads; ++head) {
@@ -67,7 +68,7 @@ class Tiles {
   int rows(const Tile& tile) const { return tile.count * ratio; }
 
  private:
-  static constexpr int kTileRows = 64;        // rows that share each read of keys and values
+  static constexpr int kLongContext = 8192;   // keys
   static constexpr int kItemsPerMember = 8;   // so that no member waits long for the last item
   static constexpr int kRowsPerRead = 8;      // rows that take the time of reading keys and values
 

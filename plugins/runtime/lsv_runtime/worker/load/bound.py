@@ -68,7 +68,8 @@ def bind(declared: Declared, config: EngineConfig, catalog: Catalog) -> Bound:
         (reason.why for reason in (*reasons, *config.reasons) if reason.name == "attention"), "asked for by name"
     )
     latents = keep_latents(declared, backend, config)
-    why = why if latents is None else f"{why}; {latents}"
+    told = backend.explain(declared.layers, model_dtype(config.dtype))
+    why = "; ".join(part for part in (why, latents, told) if part)
     attention = BoundOp("attention_backend", offer.load, len(declared.layers), why, offer.row_invariant)
     bound = bind_ops(declared, catalog, config.platform, config.reference_ops, config)
     return Bound(declared, backend, (attention, *bound), reasons, weigh_drafter(config, catalog))
