@@ -25,7 +25,12 @@ TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2**-8, torch.float16: 2**-11}
 ROWS = (1, 2, 3, 4, 5, 7, 12, 13, 16, 33)
 
 
-@pytest.fixture(params=["generic", *Machine().instruction_sets()])
+ISAS = ["generic", *Machine().instruction_sets()]
+if "avx512_bf16" in ISAS:
+    ISAS.append("amx_emulated")
+
+
+@pytest.fixture(params=ISAS)
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.CDLL]:
     found = native.load(request.param)
     if found is None:

@@ -16,28 +16,9 @@ namespace coded {
 namespace {
 
 constexpr int64_t kLineBytes = 64;
-constexpr int64_t kMostDecoded = kMostSpan * kRowBytes / 2 + kMostSpan / kUnit * 2 * kRowBytes;  // bytes of a piece
 constexpr int64_t kPieceOfCodes = 1024;     // inputs of a panel
 constexpr int64_t kMostBlocks = 12;         // row blocks of a group
 constexpr int64_t kGroupBytes = 768 << 10;  // of the operand, for a group of row blocks
-
-// Rows as the kernels read them: span by span, padded with zeros, an odd number of cache lines apart (as the same place
-// in all rows of a block must not fall on the same set of the cache); then each row's sums over its spans.
-template <class T> struct Operand {
-  using Input = typename Products<T>::Input;
-  static constexpr int64_t kLine = kLineBytes / sizeof(Input);
-
-  Operand(const Linear& linear, int64_t rows, void* data)
-      : cut(linear), stride(((cut.operand_inputs() + kLine - 1) / kLine | 1) * kLine), x((Input*)data),
-        sums((float*)(x + rows * stride)),
-        bytes((char*)(sums + (linear.offset ? rows * cut.spans : 0)) - (char*)data) {}
-
-  const Cut cut;
-  const int64_t stride;  // inputs
-  Input* const x;
-  float* const sums;
-  const int64_t bytes;
-};
 
 // The rows cut into blocks whose heights differ by one at most.
 struct Blocks {
@@ -88,13 +69,6 @@ template <class T> class Product {
     return pass;
   }
 
-  // f(first, count, inputs) for runs of up to `most` spans of as many inputs.
-  template <class F> void for_spans(int64_t most, F&& f) const {
-    int64_t alike = cut_.last == cut_.inputs ? cut_.spans : cut_.spans - 1;
-    for (int64_t first = 0; first < alike; first += most) f(first, std::min(most, alike - first), cut_.inputs);
-    if (alike < cut_.spans) f(alike, 1, cut_.last);
-  }
-
   // The rows, which are few, with two panels at a time.
   void stream(Range panels) const {
     int64_t half = (panels.end - panels.begin) / 2, middle = panels.begin + half;
@@ -106,7 +80,7 @@ template <class T> class Product {
   void stream_panels(int64_t first, int64_t apart) const {
     alignas(64) float totals[2 * kRowsOfTwo * kPanel] = {};
     const int64_t rows = rows_.rows;
-    for_spans(cut_.spans, [&](int64_t span, int64_t spans, int64_t inputs) {
+    for_spans(cut_, cut_.spans, [&](int64_t span, int64_t spans, int64_t inputs) {
       Pass pass = pass_of(0, span, spans, inputs, totals);
       pass.panels[0] = panel(first) + span * cut_.bytes(cut_.inputs);
       pass.panels[1] = pass.panels[0] + apart * bytes_;
@@ -120,12 +94,12 @@ template <class T> class Product {
   void multiply(int64_t begin, int64_t end, Range panels) const {
     alignas(64) float totals[kMostBlocks * kTileRows * kPanel];
     const int64_t height = rows_.begin(end) - rows_.begin(begin);
-    const bool share = end - begin > 1 && decoding_.decode;
+    const bool share = end - begin > 1 && !decoding_.quick;
     const int64_t most = end - begin == 1 ? cut_.spans
                                           : std::max<int64_t>((share ? kMostSpan : kPieceOfCodes) / cut_.inputs, 1);
     for (int64_t number = panels.begin; number < panels.end; ++number) {
       std::memset(totals, 0, height * kPanel * sizeof(float));
-      for_spans(most, [&](int64_t span, int64_t spans, int64_t inputs) {
+      for_spans(cut_, most, [&](int64_t span, int64_t spans, int64_t inputs) {
         const char* from = panel(number) + span * cut_.bytes(cut_.inputs);
         if (share) multiply_decoded(begin, end, from, span, spans, inputs, totals);
         else multiply_codes(begin, end, from, span, spans, inputs, totals);
@@ -335,6 +309,9 @@ void make_operand(Member& me, const Linear& linear, const Norm* norm, Rows x, in
 }
 
 void multiply(Member& me, const Linear& linear, const void* operand, int64_t rows, Rows out, Rows residual) {
+#if defined(LSV_AMX)
+  if (linear.dtype == kBFloat16) return multiply_on_tiles(me, linear, operand, rows, out, residual);
+#endif
   with_type(linear.dtype, [&](auto type) { Product<decltype(type)>(linear, operand, rows, out, residual).share(me); });
 }
 

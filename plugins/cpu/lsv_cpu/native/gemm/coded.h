@@ -67,6 +67,31 @@ template <class T> using Products = std::conditional_t<std::is_same_v<T, BFloat1
 template <class T> using Products = FloatProducts;
 #endif
 
+// Rows as the kernels read them: span by span, padded with zeros, an odd number of cache lines apart (as the same place
+// in all rows of a block must not fall on the same set of the cache); then each row's sums over its spans.
+template <class T> struct Operand {
+  using Input = typename Products<T>::Input;
+  static constexpr int64_t kLine = 64 / sizeof(Input);
+
+  Operand(const Linear& linear, int64_t rows, void* data)
+      : cut(linear), stride(((cut.operand_inputs() + kLine - 1) / kLine | 1) * kLine), x((Input*)data),
+        sums((float*)(x + rows * stride)),
+        bytes((char*)(sums + (linear.offset ? rows * cut.spans : 0)) - (char*)data) {}
+
+  const Cut cut;
+  const int64_t stride;  // inputs
+  Input* const x;
+  float* const sums;
+  const int64_t bytes;
+};
+
+// f(first, count, inputs) for runs of up to `most` spans of as many inputs.
+template <class F> void for_spans(const Cut& cut, int64_t most, F&& f) {
+  const int64_t alike = cut.last == cut.inputs ? cut.spans : cut.spans - 1;
+  for (int64_t first = 0; first < alike; first += most) f(first, std::min(most, alike - first), cut.inputs);
+  if (alike < cut.spans) f(alike, int64_t(1), cut.last);
+}
+
 // A block of rows times some spans of one panel, or of two side by side.
 struct Pass {
   const char* panels[2];  // the first span of each
@@ -88,13 +113,19 @@ using Kernels = std::array<Kernel, kTileRows>;  // by rows, from 1
 struct Decoding {
   Kernels one;                                // panel
   std::array<Kernel, kRowsOfTwo> two;         // panels
-  // Writes spans out with the codes in pairs of bfloat16, for several blocks of rows to share. Null where decoding for
-  // each of them takes no longer.
+  // Writes spans out with the codes in pairs of bfloat16: rows of kRowBytes, two inputs of 32 outputs each.
   void (*decode)(const void* table, const char* from, int64_t header, int64_t spans, int64_t inputs, char* to);
+  bool quick;  // whether it takes no longer to decode for each block of rows than to share what was written out
 };
 
 template <class P> const Decoding& decoding(int bits, const void* table);
 template <class P> const Kernels& kernels_over_decoded();
+
+constexpr int64_t kMostDecoded = kMostSpan * kRowBytes / 2 + kMostSpan / kUnit * 2 * kRowBytes;  // bytes of a piece
+
+// Products with tile instructions, over the same operand. Only where LSV_AMX is defined. They take every number of rows:
+// sums of bfloat16 products depend on the instruction that adds them up.
+void multiply_on_tiles(Member& me, const Linear& linear, const void* operand, int64_t rows, Rows out, Rows residual);
 
 }  // namespace coded
 }  // namespace lsv

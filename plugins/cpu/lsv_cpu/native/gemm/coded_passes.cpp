@@ -119,7 +119,7 @@ template <class P, class S>
 constexpr auto kKernels = kernels<P, S, 1>(std::make_integer_sequence<int, kTileRows>());
 template <class P, class S>
 constexpr Decoding kDecoding = {kKernels<P, S>, kernels<P, S, 2>(std::make_integer_sequence<int, kRowsOfTwo>()),
-                                S::kQuick ? nullptr : decode<S>};
+                                decode<S>, S::kQuick};
 
 }  // namespace
 
