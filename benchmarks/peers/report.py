@@ -8,9 +8,11 @@ from collections.abc import Iterable, Sequence
 from engines import ENGINES, LSV
 from results import Record, Results, is_disturbed
 from shapes import Shape
-from workloads import WORKLOADS, Workload
+from workloads import GROUPS, WORKLOADS, Workload
 
-PRECISIONS = ("bf16", "bf16 with drafts", "int8", "int4")
+PRECISIONS = ("bf16", "bf16 with drafts", "int8", "int4", "int4, 16-bit activations", "fp8")
+
+GROWTH = {*GROUPS["prefill"], *GROUPS["decode"]}
 
 
 def render(results: Results) -> str:
@@ -24,6 +26,7 @@ def render(results: Results) -> str:
             _ratios(results, shape),
             _roofline(results, shape, facts),
             _memory(results, shape, facts),
+            *_growth(results, shape),
         ]
     wrong = _problems(results)
     return "\n\n".join([*parts, *([wrong] if wrong else [])])
@@ -62,7 +65,7 @@ def _peers(results: Results) -> list[str]:
 
 def _medians(results: Results, shape: str) -> str:
     """One row an engine; a cell is median (min to max, number of runs)."""
-    workloads = [one for one in WORKLOADS.values() if _ran(results, shape, one)]
+    workloads = [one for one in WORKLOADS.values() if _ran(results, shape, one) and one.name not in GROWTH]
     heads = [f"{one.name} {one.figure.removesuffix('_tps')} tok/s" for one in workloads]
     rows = [["engine", *heads, "W1 TTFT s", "S1 TTFT p99 s", "S1 ITL p50 / p99 ms"]]
     for name in ENGINES:
@@ -146,6 +149,30 @@ def _memory(results: Results, shape: str, facts: Shape) -> str:
             f"{facts.weight_bytes(engine.bits) / 2**20:.0f}",
         ])  # fmt: skip
     return "Start and memory.\n\n" + _table(rows)
+
+
+def _growth(results: Results, shape: str) -> list[str]:
+    """How prefill and decode grow: a chart, and a table that starts with its lines in their order."""
+    parts = []
+    for title, axis, group in (
+        ("Prefill, tokens a second", "tokens of the prompt", "prefill"),
+        ("Decode, tokens a second", "rows", "decode"),
+    ):
+        workloads = [WORKLOADS[one] for one in GROUPS[group]]
+        lines = {}
+        for name in ENGINES:
+            figures = [_middle(_figures(results, shape, name, one, one.figure)) for one in workloads]
+            if None not in figures:
+                lines[name] = figures
+        if not lines:
+            continue
+        ticks = ", ".join(one[1:] for one in GROUPS[group])
+        drawn = [f"    line [{', '.join(_number(one, 0) for one in figures)}]" for figures in lines.values()]
+        chart = ["```mermaid", "xychart-beta", f'    title "{title}"', f'    x-axis "{axis}" [{ticks}]', *drawn, "```"]
+        rows = [[axis, *(one[1:] for one in GROUPS[group])]]
+        rows += [[name, *(_number(one, 0) for one in figures)] for name, figures in lines.items()]
+        parts += ["\n".join(chart), _table(rows)]
+    return parts
 
 
 def _problems(results: Results) -> str:

@@ -29,12 +29,18 @@ from results import Record, Results, is_disturbed
 from serving import serve
 from setup import Setup
 from shapes import read_shape
-from workloads import WORKLOADS, Workload
+from workloads import GROUPS, WORKLOADS, Workload, room_for
 
 from lsv_base.errors import LsvError
 from lsv_bench.machine import describe_machine
 
-SHAPES = ("qwen2.5-0.5b-shape", "llama-3.2-1b-shape", "qwen3-moe-32x4-shape", "qwen3-moe-64x8-shape")
+SHAPES = (
+    "qwen2.5-0.5b-shape",
+    "qwen3-0.6b-shape",
+    "llama-3.2-1b-shape",
+    "qwen3-moe-32x4-shape",
+    "qwen3-moe-64x8-shape",
+)
 
 
 def main() -> None:
@@ -65,7 +71,10 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--models", type=Path, help="folder of checkpoints and converted models")
     parser.add_argument("--engine", action="append", default=[], metavar="PROGRAM=PATH")
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(ENGINES), metavar="NAMES")
-    parser.add_argument("--workloads", type=lambda text: text.split(","), default=list(WORKLOADS), metavar="NAMES")
+    parser.add_argument(
+        "--workloads", type=read_workloads, default=list(GROUPS["standard"]), metavar="NAMES",
+        help=f"names, or groups of them: {', '.join(GROUPS)}",
+    )  # fmt: skip
     parser.add_argument("--shape", choices=SHAPES, default=SHAPES[0])
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--repeats", type=int, default=3)
@@ -78,16 +87,20 @@ def read_options() -> argparse.Namespace:
         parser.error("--models is needed: the folder that prepare.py wrote")
     unknown = [name for name in (*options.only, *options.workloads) if name not in ENGINES and name not in WORKLOADS]
     if unknown:
-        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join([*ENGINES, *WORKLOADS])}")
+        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join([*ENGINES, *GROUPS, *WORKLOADS])}")
     return options
+
+
+def read_workloads(text: str) -> list[str]:
+    return [name for one in text.split(",") for name in GROUPS.get(one, (one,))]
 
 
 def measure(name: str, program: str, repeat: int, options: argparse.Namespace) -> Iterator[Record]:
     """One repeat of an engine over the workloads: offline ones in one process, S1 with its server."""
     engine = ENGINES[name]
     model = options.models / engine.model.format(shape=options.shape)
-    setup = Setup(engine, program, model, read_shape(options.models / options.shape), options.threads)
-    asked = [WORKLOADS[one] for one in options.workloads]
+    asked, shape = [WORKLOADS[one] for one in options.workloads], read_shape(options.models / options.shape)
+    setup = Setup(engine, program, model, shape, options.threads, room_for(asked, shape.kv_bytes(1)))
     for run in _measure(setup, asked, str(repeat), options.logs / f"{name}-{options.shape}-{repeat}.log"):
         yield {"shape": options.shape, "engine": name, "repeat": repeat, **run}
 

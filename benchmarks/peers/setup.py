@@ -10,6 +10,7 @@ from pathlib import Path
 
 from engines import Engine
 from shapes import Shape
+from workloads import Room
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Setup:
     model: Path
     shape: Shape
     threads: int
+    room: Room
 
     def command(self, parts: Sequence[str], **more: str) -> list[str]:
         """A command line with the names in braces filled in, behind the environment the engine wants."""
@@ -29,7 +31,7 @@ class Setup:
     def fill(self, parts: Sequence[str], **more: str) -> list[str]:
         # a program that is no interpreter is driven from this one
         python = self.program if Path(self.program).name.startswith("python") else sys.executable
-        names = {"program": self.program, "python": python, "model": str(self.model), "threads": str(self.threads)}
+        names = {"program": self.program, "python": python, "model": str(self.model), **self._numbers()}
         return [part.format(**names, **more) for part in parts]
 
     def _environment(self) -> list[str]:
@@ -40,4 +42,10 @@ class Setup:
             "HF_HUB_OFFLINE": "1",
             **self.engine.environment,
         }
-        return [f"{name}={value.format(cores=cores)}" for name, value in variables.items()]
+        return [f"{name}={value.format(cores=cores, **self._numbers())}" for name, value in variables.items()]
+
+    def _numbers(self) -> dict[str, str]:
+        room = self.room
+        cells = max(24576, room.sequences * 256, room.context + 64)
+        numbers = {"threads": self.threads, "cells": cells, "sequences": room.sequences, "kv_gib": room.kv_gib}
+        return {name: str(number) for name, number in numbers.items()}

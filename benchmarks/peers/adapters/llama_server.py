@@ -10,20 +10,19 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-SLOTS = 32
 START_SECONDS = 120.0
 NO_BYTES = [[number, False] for number in range(256)]
 """Tokens of single bytes: random weights put them together to no text, which the server answers with an error."""
 
 
 class Engine:
-    def __init__(self, model: str, threads: int, options: dict[str, Any]) -> None:
+    def __init__(self, model: str, threads: int, options: dict[str, Any], room: dict[str, int]) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self._port = free.getsockname()[1]
         command = [*options["command"], "--model", model, "--port", str(self._port)]
         self._server = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-        self._callers = ThreadPoolExecutor(SLOTS)
+        self._callers = ThreadPoolExecutor(room["sequences"])
         self._wait()
 
     def generate(self, prompts: list[list[int]], count: int) -> list[int]:

@@ -10,11 +10,11 @@ import openvino_genai
 
 
 class Engine:
-    def __init__(self, model: str, threads: int, options: dict[str, Any]) -> None:
+    def __init__(self, model: str, threads: int, options: dict[str, Any], room: dict[str, int]) -> None:
         scheduler = openvino_genai.SchedulerConfig()
-        scheduler.cache_size = options["kv_gib"]
+        scheduler.cache_size = room["kv_gib"]
         scheduler.enable_prefix_caching = True
-        scheduler.max_num_seqs = 32
+        scheduler.max_num_seqs = room["sequences"]
         scheduler.max_num_batched_tokens = 2048
         device = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1"}
         self._pipeline = openvino_genai.ContinuousBatchingPipeline(model, scheduler, "CPU", device)

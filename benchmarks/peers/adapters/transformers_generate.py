@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 
 class Engine:
-    def __init__(self, model: str, threads: int, options: dict[str, Any]) -> None:
+    def __init__(self, model: str, threads: int, options: dict[str, Any], room: dict[str, int]) -> None:
         torch.set_num_threads(threads)
         self._model = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).eval()
 

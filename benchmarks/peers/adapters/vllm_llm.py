@@ -11,8 +11,10 @@ from vllm import LLM, SamplingParams
 
 
 class Engine:
-    def __init__(self, model: str, threads: int, options: dict[str, Any]) -> None:
-        self._llm = LLM(model=model, dtype="bfloat16", max_model_len=2048, max_num_seqs=32, **options)
+    def __init__(self, model: str, threads: int, options: dict[str, Any], room: dict[str, int]) -> None:
+        self._llm = LLM(
+            model=model, dtype="bfloat16", max_model_len=room["context"], max_num_seqs=room["sequences"], **options
+        )
 
     def generate(self, prompts: list[list[int]], count: int) -> list[int]:
         params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True, detokenize=False)
