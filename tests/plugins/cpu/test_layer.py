@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import lsv_models.plugin
-from lsv_cpu import plugin
+from lsv_cpu import native, plugin
 from lsv_cpu.attention import CpuAttention
 from lsv_runtime.attention.dense import DenseAttention
 from lsv_runtime.devices.device import Device
@@ -59,6 +59,19 @@ def test_a_token_gets_the_same_bits_in_any_company(family: str, dtype: str, tmp_
     for name in ("single tokens", "chunks of 7", "mixed"):
         found = run_schedule(paged(declared), SCHEDULES[name])
         assert all(torch.equal(found[sequence], logits) for sequence, logits in whole.items()), name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_threads_do_not_change_a_bit(dtype: str, tmp_path: Path, device: Device) -> None:
+    """Members share panels, of which the gate has an odd number here, and the last is not full."""
+    library, declared = native.library(), make(tiny("qwen2", tmp_path, intermediate_size=72), "qwen2", dtype)
+    assert library is not None
+    wanted = run_schedule(paged(declared), SCHEDULES["single tokens"])
+    for threads in (1, 2, 3):
+        library.lsv_set_team(threads, None)
+        found = run_schedule(paged(declared), SCHEDULES["whole"])
+        library.lsv_set_team(1, None)
+        assert all(torch.equal(found[sequence], logits) for sequence, logits in wanted.items()), threads
 
 
 def test_another_attention_backend_is_served_by_the_parts(tmp_path: Path, device: Device) -> None:

@@ -55,7 +55,12 @@ struct Places {
     take(qkv, rows * layer.qkv.outputs * size);
     take(attended, rows * layer.projection.inputs * size);
     take(residual, rows * layer.hidden * size);
-    take(gated, layer.kind == kGatedMLP ? mlp_rows * layer.down.inputs * size : 0);
+    int64_t gates = 0;
+    if (layer.kind == kGatedMLP) {
+      gates = mlp_rows * layer.down.inputs * size;
+      if (feeds(layer.gate_up, layer.down, mlp_rows)) grow(gates, operand_bytes(layer.down, mlp_rows, members));
+    }
+    take(gated, gates);
     take(attention, attention_scratch(layer.dtype, layer.attention, plan, members));
     take(experts, layer.kind == kExperts ? experts_bytes(*layer.experts, rows, members) : 0);
     take(partial, layer.ranks ? rows * layer.hidden * size : 0);
@@ -163,11 +168,15 @@ void feed_forward(Member& me, const DecoderLayer& layer, const AdapterTokens* to
     Rows gated = {at.gated, layer.down.inputs};
     const Range some = {first, first + count};
     const Linear gate_up = prepare(me, layer.gate_up, layer.adapters.gate_up, tokens, &layer.before_mlp, from, some, at);
-    multiply(me, gate_up, at.operand, count, gated, {nullptr, 0});
+    const Adapters* down_adapters = layer.adapters.down;
+    const bool adapted = tokens && down_adapters && adds(*down_adapters, *tokens);  // these need plain rows
+    const bool fed = !adapted && feeds(gate_up, layer.down, count);
+    if (fed) multiply_into(me, gate_up, at.operand, count, layer.down, at.gated);
+    else multiply(me, gate_up, at.operand, count, gated, {nullptr, 0});
     me.barrier();
-    const Linear down = prepare(me, layer.down, layer.adapters.down, tokens, nullptr, gated, some, at);
+    const Linear down = fed ? layer.down : prepare(me, layer.down, down_adapters, tokens, nullptr, gated, some, at);
     reduce(me, layer, layer.down_bias, count, from, to, at.partial, [&](Rows to, Rows residual) {
-      multiply(me, down, at.operand, count, to, residual);
+      multiply(me, down, fed ? at.gated : at.operand, count, to, residual);
       me.barrier();
     });
   }

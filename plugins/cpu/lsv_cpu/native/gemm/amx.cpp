@@ -130,6 +130,7 @@ struct Output {
   const Linear& linear;
   Rows out, residual;
   bool past_cache;
+  const Operand* fed;  // the next layer's operand, which is written instead of `out`; or null
 };
 
 // Sums of some rows that are complete, [rows][kPanel]. They are stored after the next pass has been started, since
@@ -139,6 +140,7 @@ struct Finished {
   int rows;
   const float* sums;
   const float* row_scales;  // int8 without groups: [rows]
+  const float* next_sums;   // where an operand is written: those of the panel after it, or null
 };
 
 // What sums are: floats; whole numbers that lack all scales; floats of groups that lack the outputs' scales.
@@ -191,6 +193,23 @@ template <class T, Kind kKind> void stream_sums(const Output& to, const Finished
   }
 }
 
+// A pair of gated panels is 32 features: a line of the next product's operand for each row. Whole tiles are written.
+void feed_sums(const Output& to, const Finished& f) {
+  const Epilogue<BFloat16> epilogue(to.linear, {}, {});
+  for (int i = 0; i < f.rows; ++i) {
+    BFloat16* line = (BFloat16*)(to.fed->line(f.row + i) + f.panel / 2 * kTileBytes);
+    for (int half = 0; half < 2; ++half) {
+      const float* sums = half ? f.next_sums : f.sums;
+      Floats gated = {};
+      if (sums) {
+        const Floats values[] = {load(sums + i * kPanel), load(sums + i * kPanel + kLanes)};
+        epilogue.gate_row(f.row + i, f.panel + half, values, &gated);
+      }
+      store(line + half * kLanes, gated);
+    }
+  }
+}
+
 using Store = void (*)(const Output&, const Finished&);
 
 template <class T> struct Stores {
@@ -219,11 +238,12 @@ class Walk {
         tile_bytes_(bytes_ / cut_.tiles), sums_((float*)operand.spare_of(me)), rows_total_(rows) {
     const int64_t row_parts = row_parts_of(rows, me.size), panel_parts = me.size / row_parts;
     rows_ = part_of(rows, row_parts, me.rank / panel_parts, kPair);
-    panels_ = part_of(panels_of(linear), panel_parts, me.rank % panel_parts, 1);
+    panels_ = part_of(panels_of(linear), panel_parts, me.rank % panel_parts, output.fed ? 2 : 1);
     with_type(linear.dtype, [&](auto type) {
       store_ = Stores<decltype(type)>::kStore[kind_of(linear)];
       stream_ = Stores<decltype(type)>::kStream[kind_of(linear)];
     });
+    if (output.fed) store_ = feed_sums;
   }
 
   void run() {
@@ -309,11 +329,15 @@ class Walk {
     if (linear_.group) run_groups(pass, count, row, p, inputs.begin, row == rows.begin, pairs == 1);
     else (linear_.format == kInt8 ? pass_int8 : pass_bf16)(pass, pairs == 1);
     store_finished();
-    if (inputs.end == cut_.tiles) finish(row, count, p, sums);
+    if (inputs.end != cut_.tiles) return;
+    if (!output_.fed) return finish(row, count, p, sums);
+    const bool second = p % 2;
+    if (second) finish(row, count, p - 1, sums - cut_.block_rows * kPanel, sums);
+    else if (p + 1 == panels_.end) finish(row, count, p, sums);
   }
 
-  void finish(int64_t row, int rows, int64_t p, const float* sums) {
-    finished_[finished_count_++] = {row, p, rows, sums, operand_.scales_of(row)};
+  void finish(int64_t row, int rows, int64_t p, const float* sums, const float* next_sums = nullptr) {
+    finished_[finished_count_++] = {row, p, rows, sums, operand_.scales_of(row), next_sums};
   }
 
   void run_groups(const Pass& pass, int rows, int64_t row, int64_t p, int64_t tile, bool unpack, bool streaming) {
@@ -396,8 +420,19 @@ void multiply(Member& me, const Linear& linear, const void* data, int64_t rows, 
   const Operand operand(linear, rows, (void*)data);
   const int64_t width = linear.gate ? linear.outputs / 2 : linear.outputs;
   const int64_t bytes = rows * width * (linear.dtype == kFloat32 ? 4 : 2);
-  const Output output = {linear, out, residual, !linear.gate && bytes > kOutputCached};
+  const Output output = {linear, out, residual, !linear.gate && bytes > kOutputCached, nullptr};
   Walk(me, linear, operand, rows, output).run();
+}
+
+// Sums of a pair of panels wait for each other, those of all rows but the last in order: more than one pair of rows.
+bool feeds(const Linear& linear, const Linear& next, int64_t rows) {
+  auto fits = [](const Linear& one) { return one.format == kPlain && one.dtype == kBFloat16; };
+  return linear.gate && fits(linear) && fits(next) && rows > kPair;
+}
+
+void multiply_into(Member& me, const Linear& linear, const void* data, int64_t rows, const Linear& next, void* fed) {
+  const Operand operand(linear, rows, (void*)data), to(next, rows, fed);
+  Walk(me, linear, operand, rows, {linear, {}, {}, false, &to}).run();
 }
 
 }  // namespace amx

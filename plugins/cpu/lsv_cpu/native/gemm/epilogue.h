@@ -36,12 +36,17 @@ template <class T> class Epilogue {
 
   // sums: the kPanel products of one row with one panel.
   void store_row(int64_t row, int64_t panel, const Floats* sums) const {
-    const Change change = change_of(row);
-    if (!gate_) return store_vectors<kVectors>(row, panel * kPanel, sums, change);
+    if (!gate_) return store_vectors<kVectors>(row, panel * kPanel, sums, change_of(row));
     Floats gated[kHalf];
-    int64_t first = panel * (kPanel / 2);
+    gate_row(row, panel, sums, gated);
+    store_vectors<kHalf>(row, panel * (kPanel / 2), gated, {});
+  }
+
+  // What the gate makes of such products: kPanel / 2 numbers; zeros in place of outputs that are padding.
+  void gate_row(int64_t row, int64_t panel, const Floats* sums, Floats* gated) const {
+    const Change change = change_of(row);
     for (int i = 0; i < kHalf; ++i) {
-      int64_t at = first + i * kLanes;
+      int64_t at = panel * (kPanel / 2) + i * kLanes;
       Floats gate = sums[i] + bias(at), up = sums[kHalf + i] + bias(at, width_);
       if (change.added && left(at)) {
         gate = changed(gate, change, at, left(at));
@@ -49,7 +54,6 @@ template <class T> class Epilogue {
       }
       gated[i] = activate(gate_, gate) * up;
     }
-    store_vectors<kHalf>(row, first, gated, {});
   }
 
  private:

@@ -29,6 +29,8 @@ bool takes(const Linear& linear, int64_t rows);  // the answer must not break th
 int64_t operand_bytes(const Linear& linear, int64_t rows, int members);
 void make_operand(Member& me, const Linear& linear, const Norm* norm, Rows x, int64_t rows, void* operand);
 void multiply(Member& me, const Linear& linear, const void* operand, int64_t rows, Rows out, Rows residual);
+bool feeds(const Linear& linear, const Linear& next, int64_t rows);
+void multiply_into(Member& me, const Linear& linear, const void* operand, int64_t rows, const Linear& next, void* fed);
 }  // namespace amx
 
 }  // namespace lsv

@@ -100,6 +100,20 @@ void multiply(Member& me, const Linear& linear, const void* operand, int64_t row
   else integer::multiply(me, linear, operand, rows, out, residual);
 }
 
+bool feeds(const Linear& linear, const Linear& next, int64_t rows) {
+#if defined(LSV_AMX)
+  return amx::feeds(linear, next, rows);
+#else
+  return false;
+#endif
+}
+
+void multiply_into(Member& me, const Linear& linear, const void* operand, int64_t rows, const Linear& next, void* fed) {
+#if defined(LSV_AMX)
+  amx::multiply_into(me, linear, operand, rows, next, fed);
+#endif
+}
+
 }  // namespace lsv
 
 using namespace lsv;

@@ -91,6 +91,11 @@ void make_operand(Member& me, const Linear& linear, const Norm* norm, Rows x, in
 // null, and may be `out`. A barrier must follow before the output is read or another product begins.
 void multiply(Member& me, const Linear& linear, const void* operand, int64_t rows, Rows out, Rows residual);
 
+// Whether a gated product can write its output as the next layer's operand, for as many rows. Then multiply_into does,
+// and no make_operand comes between them; a barrier must.
+bool feeds(const Linear& linear, const Linear& next, int64_t rows);
+void multiply_into(Member& me, const Linear& linear, const void* operand, int64_t rows, const Linear& next, void* fed);
+
 // What operands of any number of rows take: at most `unit` bytes for each kOperandRows of them, begun or full, and
 // `spare` for each member.
 constexpr int64_t kOperandRows = 16;
