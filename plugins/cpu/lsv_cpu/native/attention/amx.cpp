@@ -319,10 +319,19 @@ template <class S> class TileKernel : public QueryRows<BFloat16, S> {
       std::memcpy(to + at / 2 * line, pages_.values(tile.request, tile.kv_head, start + at), line * sizeof(BFloat16));
   }
 
+  // Zeros in place of the values of `keys`: whole pairs, or one member of a pair.
   void clear_values(Span keys, BFloat16* block) const {
+    constexpr uint32_t kEven = 0xffff;  // of a pair, in its lower half
+    const int64_t line = pages_.value_line();
     for (int key = keys.first; key < keys.last; ++key) {
-      BFloat16* pair = block + key / 2 * pages_.value_line() + key % 2;
-      for (int d = 0; d < layer_.dim; ++d) pair[2 * d] = {};
+      BFloat16* pair = block + key / 2 * line;
+      if (key % 2 == 0 && key + 1 < keys.last) {
+        std::fill_n(pair, line, BFloat16{});
+        ++key;
+        continue;
+      }
+      const uint32_t kept = key % 2 ? kEven : ~kEven;
+      for (int64_t at = 0; at < line; at += 2 * kLanes) store_as(pair + at, load_as<Words>(pair + at) & kept);
     }
   }
 
