@@ -22,6 +22,24 @@ inline Range part_of(int64_t n, int64_t parts, int64_t i, int64_t unit) {
   return {std::min(n, units * i / parts * unit), std::min(n, units * (i + 1) / parts * unit)};
 }
 
+// The sums of one or two blocks of rows with a panel, in tiles 0 to 3: [rows][kPanel].
+template <int kBlocks> void zero_sums() {
+  tiles::zero<0>();
+  tiles::zero<1>();
+  if (kBlocks == 1) return;
+  tiles::zero<2>();
+  tiles::zero<3>();
+}
+
+template <int kBlocks> void store_sums(void* to) {
+  float* sums = (float*)to;
+  tiles::store<0>(sums, kSumsStride);
+  tiles::store<1>(sums + kBlock, kSumsStride);
+  if (kBlocks == 1) return;
+  tiles::store<2>(sums + kBlock * kPanel, kSumsStride);
+  tiles::store<3>(sums + kBlock * kPanel + kBlock, kSumsStride);
+}
+
 using integer::groups_of;
 inline int64_t line_inputs(const Linear& linear) { return linear.format == kPlain ? 32 : 64; }
 

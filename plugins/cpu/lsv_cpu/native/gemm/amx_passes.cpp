@@ -28,29 +28,12 @@ inline void fetch_to_second(const char* from, int lines) {
   for (int i = 0; i < lines; ++i) __builtin_prefetch(from + i * kLine, 0, 2);
 }
 
-template <int kBlocks> void zero_sums() {
-  tiles::zero<0>();
-  tiles::zero<1>();
-  if (kBlocks == 1) return;
-  tiles::zero<2>();
-  tiles::zero<3>();
-}
-
 template <int kBlocks> void load_sums(const float* sums) {
   tiles::load<0>(sums, kSumsStride);
   tiles::load<1>(sums + kBlock, kSumsStride);
   if (kBlocks == 1) return;
   tiles::load<2>(sums + kBlock * kPanel, kSumsStride);
   tiles::load<3>(sums + kBlock * kPanel + kBlock, kSumsStride);
-}
-
-template <int kBlocks> void store_sums(void* to) {
-  float* sums = (float*)to;
-  tiles::store<0>(sums, kSumsStride);
-  tiles::store<1>(sums + kBlock, kSumsStride);
-  if (kBlocks == 1) return;
-  tiles::store<2>(sums + kBlock * kPanel, kSumsStride);
-  tiles::store<3>(sums + kBlock * kPanel + kBlock, kSumsStride);
 }
 
 // One tile of inputs: each block's rows times both tiles of the panel. Rows pass by the first-level cache, where the

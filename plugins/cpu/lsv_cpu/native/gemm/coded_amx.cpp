@@ -2,19 +2,18 @@
 // time. A span's products are added up in tiles; its scales then meet the sums, as in the vector kernels.
 #if defined(LSV_AMX)
 
+#include "gemm/amx.h"
 #include "gemm/coded.h"
 #include "gemm/epilogue.h"
-#include "gemm/tiles.h"
 
 namespace lsv {
 namespace coded {
 namespace {
 
-constexpr int kBlock = tiles::kRows;       // rows of a tile
-constexpr int kPair = 2 * kBlock;          // rows that are multiplied at once
+using amx::kBlock, amx::kPair;
+
 constexpr int64_t kMostRows = 512;         // that share a piece
 constexpr int64_t kOperandKept = 1 << 20;  // bytes of their operand, in the second-level cache
-constexpr int kSumsStride = kPanel * 4;    // bytes between the sums of two rows
 constexpr int kLineBytes = tiles::kLineBytes;
 
 // Some spans of a panel with a pair of blocks of rows, as tiles take them.
@@ -32,25 +31,11 @@ struct TilePass {
   float* totals;              // [count][kPanel], added to
 };
 
-template <int kBlocks> void zero_sums() {
-  tiles::zero<0>();
-  tiles::zero<1>();
-  if constexpr (kBlocks == 2) tiles::zero<2>(), tiles::zero<3>();
-}
-
-template <int kBlocks> void store_sums(float* sums) {
-  tiles::store<0>(sums, kSumsStride);
-  tiles::store<1>(sums + kBlock, kSumsStride);
-  if constexpr (kBlocks == 1) return;
-  tiles::store<2>(sums + kBlock * kPanel, kSumsStride);
-  tiles::store<3>(sums + kBlock * kPanel + kBlock, kSumsStride);
-}
-
 // The products of one span, kInputs at a time.
 template <int kBlocks, int kInputs>
 const char* add_span(const TilePass& p, const char* weights, int64_t at, const char* ahead) {
   constexpr int kWeightBytes = kInputs / 2 * kRowBytes, kInputBytes = kInputs * sizeof(BFloat16);
-  zero_sums<kBlocks>();
+  amx::zero_sums<kBlocks>();
   for (int64_t input = 0; input < p.inputs; input += kInputs, weights += kWeightBytes, at += kInputBytes) {
     for (int i = 0; i < p.lines; ++i, ahead += kLineBytes) __builtin_prefetch(ahead);
     tiles::load<6>(weights, kRowBytes);
@@ -90,7 +75,7 @@ template <int kBlocks, int kInputs> void run(const TilePass& p) {
   const char *weights = p.weights, *ahead = p.ahead;
   for (int64_t span = 0; span < p.spans; ++span, weights += span_bytes) {
     ahead = add_span<kBlocks, kInputs>(p, weights + p.header, span * p.inputs * (int64_t)sizeof(BFloat16), ahead);
-    store_sums<kBlocks>(sums[span % 2]);
+    amx::store_sums<kBlocks>(sums[span % 2]);
     if (span) add_to_totals(p, span - 1, weights - span_bytes, sums[(span - 1) % 2]);
   }
   add_to_totals(p, p.spans - 1, weights - span_bytes, sums[(p.spans - 1) % 2]);
