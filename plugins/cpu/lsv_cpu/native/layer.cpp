@@ -114,13 +114,18 @@ void normalise_adapted(Member& me, const AdapterTokens& tokens, const Norm& norm
       normalise((const T*)x.data + row * x.stride, (const T*)norm.weight, norm.eps, (int)size, out + row * size);
 }
 
+// Whether adapters add to a product of any row.
+bool adapts(const Adapters* adapters, const AdapterTokens* tokens) {
+  return tokens && adapters && adds(*adapters, *tokens);
+}
+
 // Everything that a product of a step's `rows` needs, the first of which comes first in x: its operand, and in the layer
 // that is returned what adapters add. Ends with a barrier.
 Linear prepare(Member& me, const Linear& linear, const Adapters* adapters, const AdapterTokens* tokens, const Norm* norm,
                Rows x, Range rows, const Places& at) {
   Linear prepared = linear;
   make_operand(me, linear, norm, x, rows.end - rows.begin, at.operand);
-  if (tokens && adapters && adds(*adapters, *tokens)) {
+  if (adapts(adapters, tokens)) {
     if (norm) {
       with_type(linear.dtype, [&](auto type) {
         normalise_adapted(me, *tokens, *norm, x, rows, linear.inputs, (decltype(type)*)at.normed);
@@ -169,8 +174,7 @@ void feed_forward(Member& me, const DecoderLayer& layer, const AdapterTokens* to
     const Range some = {first, first + count};
     const Linear gate_up = prepare(me, layer.gate_up, layer.adapters.gate_up, tokens, &layer.before_mlp, from, some, at);
     const Adapters* down_adapters = layer.adapters.down;
-    const bool adapted = tokens && down_adapters && adds(*down_adapters, *tokens);  // these need plain rows
-    const bool fed = !adapted && feeds(gate_up, layer.down, count);
+    const bool fed = !adapts(down_adapters, tokens) && feeds(gate_up, layer.down, count);  // adapters need plain rows
     if (fed) multiply_into(me, gate_up, at.operand, count, layer.down, at.gated);
     else multiply(me, gate_up, at.operand, count, gated, {nullptr, 0});
     me.barrier();

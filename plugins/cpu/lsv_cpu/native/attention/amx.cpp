@@ -18,7 +18,6 @@ constexpr int kTileKeys = 16;            // of a tile of K
 constexpr int kBlockKeys = 32;           // of a tile of V: 16 pairs
 constexpr int kWideKeys = 64;            // that one block of rows is scored with at once
 constexpr int kTileFeatures = 32;        // of a tile of queries or keys
-constexpr int kTileBytes = kRows * tiles::kLineBytes;
 constexpr int kStride = kSplit + 16;     // floats from row to row of scores: no power of two, for the cache's sets
 constexpr int kStrideBytes = kStride * sizeof(float);
 
@@ -175,12 +174,6 @@ template <class S> class TileKernel : public QueryRows<BFloat16, S> {
     values_.line = pages_.value_line() * sizeof(BFloat16);
   }
 
-  ~TileKernel() {
-    if (configured_) tiles::release();
-  }
-  TileKernel(const TileKernel&) = delete;
-  TileKernel& operator=(const TileKernel&) = delete;
-
   void read_queries(const Tile& tile) {
     for (int r = 0; r < tiles_.rows(tile); ++r) {
       const BFloat16* from = this->query(tile, r);
@@ -233,7 +226,7 @@ template <class S> class TileKernel : public QueryRows<BFloat16, S> {
       return;
     }
     const Span whole = {seen.first / kBlockKeys * kBlockKeys, round_up(seen.last, kBlockKeys)};
-    configure(count);
+    shapes_.set_pair(count, tiles::kLineBytes);
     score_rows(tile, start, row, count, whole);
     for (int r = 0; r < count; ++r)
       Base::template soften_row<BFloat16>(tile, row + r, start + whole.first, whole.last - whole.first, whole.first,
@@ -309,7 +302,8 @@ template <class S> class TileKernel : public QueryRows<BFloat16, S> {
         }
         copy_values(tile, start + at, inside, own);
       }
-      if (!whole) clear_values({0, inside.first}, own), clear_values({inside.last, kBlockKeys}, own);
+      clear_values({0, inside.first}, own);
+      clear_values({inside.last, kBlockKeys}, own);
     }
   }
 
@@ -323,23 +317,15 @@ template <class S> class TileKernel : public QueryRows<BFloat16, S> {
   void clear_values(Span keys, BFloat16* block) const {
     constexpr uint32_t kEven = 0xffff;  // of a pair, in its lower half
     const int64_t line = pages_.value_line();
-    for (int key = keys.first; key < keys.last; ++key) {
+    auto keep = [&](int key, uint32_t mask) {
       BFloat16* pair = block + key / 2 * line;
-      if (key % 2 == 0 && key + 1 < keys.last) {
-        std::fill_n(pair, line, BFloat16{});
-        ++key;
-        continue;
-      }
-      const uint32_t kept = key % 2 ? kEven : ~kEven;
-      for (int64_t at = 0; at < line; at += 2 * kLanes) store_as(pair + at, load_as<Words>(pair + at) & kept);
-    }
-  }
-
-  void configure(int count) {
-    if (count == configured_) return;
-    const int rows = std::min(count, kRows);
-    tiles::configure({rows, count > kRows ? count - kRows : rows, tiles::kLineBytes});
-    configured_ = count;
+      for (int64_t at = 0; at < line; at += 2 * kLanes) store_as(pair + at, load_as<Words>(pair + at) & mask);
+    };
+    if (keys.first >= keys.last) return;
+    const int begin = round_up(keys.first, 2), end = keys.last / 2 * 2;  // of whole pairs
+    if (keys.first < begin) keep(keys.first, kEven);
+    if (begin < end) std::fill_n(block + begin / 2 * line, (end - begin) / 2 * line, BFloat16{});
+    if (end < keys.last) keep(end, ~kEven);
   }
 
   char* q_;                             // [rows / 16][dim / 32] tiles
@@ -347,7 +333,7 @@ template <class S> class TileKernel : public QueryRows<BFloat16, S> {
   BFloat16 *own_keys_, *own_values_;    // of a split [kSplit * dim]: what does not lie as numbers, or not together
   Keys keys_;
   Values values_;
-  int configured_ = 0;                  // rows that tiles are configured for
+  tiles::Shapes shapes_;
 };
 
 }  // namespace

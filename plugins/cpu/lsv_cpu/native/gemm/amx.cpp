@@ -250,13 +250,12 @@ class Walk {
     if (streams(linear_, rows_total_)) run_streams();
     else run_blocks();
     if (output_.past_cache) _mm_sfence();
-    if (configured_[0]) tiles::release();
   }
 
  private:
   void run_streams() {
     const int64_t half = (panels_.end - panels_.begin + 1) / 2;
-    configure(rows_total_, rows_total_);
+    shapes_.set_pair((int)rows_total_, kLine);
     for (int64_t i = 0; i < half; ++i) {
       const int64_t pair[2] = {panels_.begin + i, panels_.begin + half + i};
       float* sums = sums_ + i % 2 * 2 * kBlock * kPanel;
@@ -318,7 +317,7 @@ class Walk {
   void run_pass(Range rows, int64_t row, int64_t p, Range inputs, const char* next) {
     const int count = (int)std::min<int64_t>(kPair, rows.end - row);
     const bool two = count > kBlock;
-    configure(std::min(count, kBlock), two ? count - kBlock : count);
+    shapes_.set_pair(count, linear_.group == 32 ? 32 : kLine);
     const int64_t tiles = inputs.end - inputs.begin, pairs = (rows.end - rows.begin + kPair - 1) / kPair;
     const int lines = (int)((tile_bytes_ / kLine + pairs - 1) / pairs);
     float* sums = sums_ + (p % cut_.slots * cut_.block_rows + row - rows.begin) * kPanel;
@@ -356,13 +355,6 @@ class Walk {
     finished_count_ = 0;
   }
 
-  void configure(int64_t rows0, int64_t rows1) {
-    if (rows0 == configured_[0] && rows1 == configured_[1]) return;
-    tiles::configure({(int)rows0, (int)rows1, linear_.group == 32 ? 32 : kLine});
-    configured_[0] = rows0;
-    configured_[1] = rows1;
-  }
-
   // Inputs are cut at whole groups.
   int64_t input_unit() const { return std::max<int64_t>(1, linear_.group / kLine); }
   const char* panel(int64_t p) const { return (const char*)linear_.panels + p * bytes_; }
@@ -378,7 +370,7 @@ class Walk {
   Store store_, stream_;
   Finished finished_[2];
   int finished_count_ = 0;
-  int64_t configured_[2] = {0, 0};
+  tiles::Shapes shapes_;
   alignas(kLine) int8_t unpacked_[kInt4PassTiles * 2 * kTileBytes];
 };
 

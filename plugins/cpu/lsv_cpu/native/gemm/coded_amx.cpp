@@ -98,7 +98,6 @@ class TileProduct {
       const int64_t group = item / pieces, piece = item % pieces, first = group * most;
       multiply({first, std::min(first + most, rows_)}, {panels_ * piece / pieces, panels_ * (piece + 1) / pieces});
     }
-    if (configured_) tiles::release();
   }
 
  private:
@@ -128,7 +127,7 @@ class TileProduct {
     for (int64_t row = rows.begin; row < rows.end; row += kPair, next += tiles_of_pair * lines * kLineBytes) {
       const int count = (int)std::min<int64_t>(kPair, rows.end - row);
       const bool two = count > kBlock;
-      configure(count);
+      shapes_.set_pair(count, (int)(step_ * sizeof(BFloat16)));
       const char* x = (const char*)(operand_.x + row * operand_.stride + span * cut_.inputs);
       const float* sums = offset_ ? operand_.sums + row * cut_.spans + span : nullptr;
       const TilePass pass = {decoded, {x, two ? x + kBlock * row_bytes() : nullptr}, row_bytes(), cut_.header, spans,
@@ -146,13 +145,6 @@ class TileProduct {
     }
   }
 
-  void configure(int count) {
-    if (count == configured_) return;
-    const int rows = std::min(count, kBlock);
-    tiles::configure({rows, count > kBlock ? count - kBlock : rows, (int)(step_ * sizeof(BFloat16))});
-    configured_ = count;
-  }
-
   const Operand<BFloat16> operand_;
   const Cut& cut_;
   const int64_t rows_, panels_, bytes_;  // bytes of a panel
@@ -162,7 +154,7 @@ class TileProduct {
   const int64_t step_;  // inputs of a tile: whole spans are cut into these
   void (*const decode_)(const void*, const char*, int64_t, int64_t, int64_t, char*);
   const Epilogue<BFloat16> epilogue_;
-  int configured_ = 0;  // rows that tiles are configured for
+  tiles::Shapes shapes_;
 };
 
 }  // namespace

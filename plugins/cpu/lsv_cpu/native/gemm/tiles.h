@@ -184,5 +184,33 @@ template <int kSums, int kLeft, int kRight> void multiply_int8() {
 
 #endif
 
+// The shapes that a thread's tiles have while it works on some region; it gives the tiles back at the end.
+class Shapes {
+ public:
+  Shapes() = default;
+  Shapes(const Shapes&) = delete;
+  Shapes& operator=(const Shapes&) = delete;
+  ~Shapes() {
+    if (rows0_) release();
+  }
+
+  // Blocks of `rows0` and `rows1` rows, each line of theirs `bytes` long: always the same length.
+  void set(int rows0, int rows1, int bytes) {
+    if (rows0 == rows0_ && rows1 == rows1_) return;
+    configure({rows0, rows1, bytes});
+    rows0_ = rows0;
+    rows1_ = rows1;
+  }
+
+  // Blocks of the first 16 of `count` rows and of the others; of the first ones twice where there are no others.
+  void set_pair(int count, int bytes) {
+    const int rows = count < kRows ? count : kRows;
+    set(rows, count > kRows ? count - kRows : rows, bytes);
+  }
+
+ private:
+  int rows0_ = 0, rows1_ = 0;
+};
+
 }  // namespace tiles
 }  // namespace lsv
