@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from types import SimpleNamespace
 
 import pytest
 
 from lsv.engine.engine import Engine
 from suite import heap
-from suite.heap import IMPORTS, Heap
+from suite.heap import IMPORTS, Heap, collect_frozen
 
 
 @pytest.fixture
@@ -63,3 +65,18 @@ def test_an_open_engine_is_not_looked_for_after_each_test(
     for _ in range(3):
         objects.freeze_imports()
     assert calls == ["collect"]
+
+
+def test_an_object_that_was_frozen_while_it_was_used_is_found_later() -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.itself = self
+
+    model = Model()
+    seen = weakref.ref(model)
+    gc.freeze()
+    del model
+    gc.collect()
+    assert seen() is not None
+    collect_frozen()
+    assert seen() is None

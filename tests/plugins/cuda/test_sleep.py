@@ -15,6 +15,7 @@ from lsv_runtime.emulation.placement.device import placement
 from lsv_runtime.worker.load.parked import ParkedWeights
 from lsv_runtime.worker.profiling.profiler import Profiler
 from lsv_testing.tiny import tiny
+from suite.emulated_memory import EmulatedMemory
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 PROMPTS = [{"prompt_token_ids": list(range(40, 40 + length))} for length in (1, 17, 33)]
@@ -39,18 +40,17 @@ def tokens(llm: LLM) -> list[tuple[int, ...]]:
 
 @pytest.mark.skipif(placement() is None, reason="the emulated device can't be compiled here")
 def test_the_device_has_its_memory_back(checkpoint: Path) -> None:
-    placed = placement()
-    assert placed is not None
+    memory = EmulatedMemory()
     with open_llm(checkpoint, "cuda") as llm:
-        expected, held = tokens(llm), placed.held(0)
+        expected, held = tokens(llm), memory.held
         assert held > llm.fit.weight_bytes + llm.fit.kv_bytes
         for level in (1, 2):
             llm.sleep(level)
-            assert placed.held(0) < 0.1 * llm.fit.weight_bytes
+            assert memory.held < 0.1 * llm.fit.weight_bytes
             llm.wake_up(["weights"])
-            assert llm.fit.weight_bytes <= placed.held(0) < held - llm.fit.kv_bytes // 2
+            assert llm.fit.weight_bytes <= memory.held < held - llm.fit.kv_bytes // 2
             llm.wake_up(["kv_cache"])
-            assert placed.held(0) == pytest.approx(held, rel=0.1)
+            assert memory.held == pytest.approx(held, rel=0.1)
             assert tokens(llm) == expected
 
 

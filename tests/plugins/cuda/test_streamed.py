@@ -26,6 +26,7 @@ from lsv_runtime.worker.load.streamed import StreamedLayers, choose, own_weights
 from lsv_runtime.worker.runner import ModelRunner
 from lsv_testing.adapters import linear_layers, write_adapter
 from lsv_testing.tiny import tiny
+from suite.emulated_memory import EmulatedMemory
 
 PLACED = pytest.mark.skipif(placement() is None, reason="the emulated device can't be compiled here")
 LAYERS, GIB = 5, 1 << 30
@@ -193,15 +194,14 @@ def test_adapters_stay_on_the_device(make: Make, tmp_path: Path) -> None:
 
 @PLACED
 def test_sleeping(make: Make) -> None:
-    placed = placement()
-    assert placed is not None
+    memory = EmulatedMemory()
     with open_llm(make(), enable_sleep_mode=True) as llm:
-        wanted, held = ask(llm), placed.held(0)
+        wanted, held = ask(llm), memory.held
         for level in (1, 2):
             llm.sleep(level)
-            assert placed.held(0) < 0.1 * llm.fit.weight_bytes
+            assert memory.held < 0.1 * llm.fit.weight_bytes
             llm.wake_up()
-            assert placed.held(0) == pytest.approx(held, rel=0.1)
+            assert memory.held == pytest.approx(held, rel=0.1)
             assert ask(llm) == wanted
 
 
@@ -266,20 +266,6 @@ def test_events_of_a_capture_are_recorded_in_it() -> None:
         fetcher.fetch(0, [(target, torch.zeros(4, dtype=torch.uint8))])
 
 
-class Held:
-    """What the emulated device has held at most from here on."""
-
-    def __init__(self) -> None:
-        placed = placement()
-        assert placed is not None
-        self._placed, self._before = placed, placed.held(0)
-        placed.reset_peak(0)
-
-    @property
-    def peak(self) -> int:
-        return self._placed.peak(0) - self._before
-
-
 @PLACED
 def test_the_device_never_holds_all_layers(make: Make) -> None:
     """Not while weights are read either; and the KV cache has the room."""
@@ -287,12 +273,12 @@ def test_the_device_never_holds_all_layers(make: Make) -> None:
     one = layer_bytes(checkpoint)
     fits, peaks = [], []
     for gib in (0.0, 9.5 * one / GIB):
-        before = Held()
+        memory = EmulatedMemory()
         with open_llm(
             checkpoint, gib, num_gpu_blocks_override=None, gpu_memory_utilization=0.03, enforce_eager=True
         ) as llm:
             fits.append(llm.fit)
-            peaks.append(before.peak - llm.fit.kv_bytes)
+            peaks.append(memory.peak - llm.fit.kv_bytes)
     less = fits[0].weight_bytes - fits[1].weight_bytes
     assert less == pytest.approx(7 * one, rel=0.01), "nine layers are on the host, and two places hold any of them"
     assert peaks[0] > 12 * one
