@@ -4,7 +4,7 @@ import re
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from lsv_base.errors import CheckpointError
@@ -36,6 +36,7 @@ def test_random_patterns_mean_what_re_makes_of_them(pattern: str, subject: str) 
         theirs = re.compile(pattern)
     except re.error:
         return
+    assume(subject or r"\B" not in pattern)  # releases of Python disagree; no module has an empty name
     try:
         ours = Patterns("a.json").compile(pattern)
         found = [getattr(ours, search)(subject) for search in SEARCHES]
