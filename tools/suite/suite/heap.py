@@ -21,7 +21,7 @@ def collect_frozen() -> None:
     This takes as long as ``Heap.freeze`` saves: tests that measure memory need it.
     """
     gc.unfreeze()
-    gc.collect()
+    Heap().freeze()
 
 
 class Heap:
