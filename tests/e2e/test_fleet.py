@@ -13,22 +13,14 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
+from suite.processes import children_of
+
 
 def members(server) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                if parent == server.process.pid and b"lsv_api.fleet.member" in (entry / "cmdline").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return found
+    return children_of(server.process.pid, "lsv_api.fleet.member")
 
 
 def complete(server, key: str | None = None, **body) -> tuple[int, dict]:

@@ -9,12 +9,12 @@ import signal
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import openai
 import pytest
 
 from lsv_base.processes.ports import free_port
+from suite.processes import children_of
 
 from .conftest import EMULATED
 
@@ -22,16 +22,8 @@ pytestmark = pytest.mark.two_ranks
 
 
 def engines(server) -> list[int]:
-    """The processes of the server's engines, in no order: each is started by a thread of its own."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            stat = (entry / "stat").read_text().rpartition(")")[2].split()
-            if int(stat[1]) == server.process.pid and b"lsv.engine.main" in (entry / "cmdline").read_bytes():
-                found.append(int(entry.name))
-        except (OSError, ValueError):
-            continue
-    return found
+    """The processes of the server's engines: each is started by a thread of its own."""
+    return children_of(server.process.pid, "lsv.engine.main")
 
 
 def metric(server, name: str) -> dict[str, float]:

@@ -14,6 +14,7 @@ import pytest
 
 from lsv_webui import orphan
 from lsv_webui.orphan import replace_orphans
+from suite.processes import children_of, words_of
 from suite.waiting import wait_until
 
 from .conftest import Command, ask, free_port
@@ -45,22 +46,9 @@ def asked(port: int, question: str, **options: object) -> str:
     return answer
 
 
-def children(parent: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return found
-
-
 def running(server: Command, module: str) -> list[int]:
     """The server's processes that run a module."""
-    lines = {child: Path(f"/proc/{child}/cmdline").read_bytes() for child in children(server.process.pid)}
-    return [child for child, line in lines.items() if module.encode() in line.split(b"\0")]
+    return children_of(server.process.pid, module)
 
 
 def test_the_page_comes_and_goes_with_the_server(start) -> None:
@@ -70,8 +58,8 @@ def test_the_page_comes_and_goes_with_the_server(start) -> None:
     server.wait_for("lsv's web page is on")
     answer = asked(page, "Who are you?", temperature=0)
     assert "lsv-demo" in answer
-    left = children(server.process.pid)
-    assert not any(b"secret" in Path(f"/proc/{child}/cmdline").read_bytes() for child in left)
+    left = children_of(server.process.pid)
+    assert not any("secret" in " ".join(words_of(child)) for child in left)
     assert server.stop() == 0
     wait_until(lambda: not any(Path(f"/proc/{child}").exists() for child in left))
 

@@ -19,6 +19,7 @@ from lsv_base.processes.child import Child
 from lsv_base.processes.output import Output
 from lsv_base.processes.ports import free_port
 from lsv_base.processes.process import Process
+from suite.processes import is_running
 
 
 class Do(msgspec.Struct, frozen=True, tag=True):
@@ -226,7 +227,7 @@ def test_all_of_a_group_is_ended() -> None:
         wait_for(lambda: len(output.last_lines(2)) == 2)
         others = {int(line) for line in output.last_lines(2)} - {0}
         leader.end()
-    wait_for(lambda: not any(alive(pid) for pid in others))
+    wait_for(lambda: not any(is_running(pid) for pid in others))
 
 
 def test_a_command_that_is_not_there() -> None:
@@ -245,9 +246,9 @@ def test_it_dies_with_its_parent(start: Callable[..., Toy], tmp_path: Path) -> N
     with subprocess.Popen([sys.executable, "-m", "toy_parent"], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
-        assert alive(child)
+        assert is_running(child)
         parent.kill()
-    wait_for(lambda: not alive(child))
+    wait_for(lambda: not is_running(child))
 
 
 def test_ports_are_free() -> None:
@@ -267,13 +268,6 @@ def wait_for(true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.02)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_it_ends_without_a_search_for_cycles() -> None:

@@ -40,6 +40,7 @@ from lsv_testing.fakes import tokens as fake_tokens
 from lsv_testing.fakes.engine import engine_config, install_plugin
 from lsv_testing.fakes.requests import make_request, make_spec
 from lsv_testing.fakes.text import letters
+from suite.processes import is_running
 
 from .threads import LoopThread
 
@@ -560,18 +561,11 @@ def test_the_child_dies_with_its_parent(plugin: None, how: signal.Signals):
         parent.send_signal(how)
         parent.wait()
     deadline = time.monotonic() + 30.0
-    while _alive(int(child)):
+    while is_running(int(child)):
         assert time.monotonic() < deadline, "the engine outlived its parent"
         time.sleep(0.02)
     PrivateFolder().remove()
     assert not Path(place).parent.exists()
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.mark.row("F-385", "F-952", "F-379", "F-380", "F-384", "F-401", "F-946")

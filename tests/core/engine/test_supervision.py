@@ -31,6 +31,7 @@ from lsv_testing.fakes import tokens as fake_tokens
 from lsv_testing.fakes.engine import engine_config, install_plugin
 from lsv_testing.fakes.requests import make_spec
 from lsv_testing.fakes.text import letters
+from suite.processes import is_running
 
 TOKENIZER = letters(fake_tokens.VOCABULARY)
 SOON = 20.0
@@ -96,13 +97,6 @@ async def wait_for(true: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 # Hangs
 
 
@@ -117,7 +111,7 @@ async def test_a_step_that_hangs_ends_the_engine_and_its_requests(
     assert served.client.status.state == "loading"
     assert "hangs" in str(served.client.status.error)
     await asyncio.wait_for(served.client.ready(), SOON)
-    assert not alive(first)
+    assert not is_running(first)
     assert "in collect" in capfd.readouterr().err, "the log shows where it hung"
     assert len(await served.answer(2)) == 2
 

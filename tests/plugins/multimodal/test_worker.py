@@ -28,7 +28,8 @@ from lsv_base.processes.side.process import Broken, SideProcess
 from lsv_multimodal.preprocessing import Preprocessor
 from lsv_multimodal.worker.messages import Command, Init, Prepare, Reply
 from lsv_multimodal.worker.pool import WorkerPool, media_worker
-from suite.waiting import until
+from suite.processes import is_running
+from suite.waiting import until, wait_until
 
 from .conftest import clip, solid, sound
 
@@ -150,15 +151,7 @@ def test_workers_lower_their_priority_and_end_with_their_parent(config: EngineCo
             time.sleep(0.02)
         assert os.getpriority(os.PRIO_PROCESS, child) >= 10
         parent.send_signal(signal.SIGKILL)
-    while time.monotonic() < deadline:
-        try:
-            os.kill(child, 0)
-        except ProcessLookupError:
-            return
-        if Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-            return
-        time.sleep(0.02)
-    raise AssertionError("the worker outlived its parent")
+    wait_until(lambda: not is_running(child))
 
 
 def test_a_processor_that_can_not_be_loaded(config: EngineConfig) -> None:

@@ -17,6 +17,7 @@ import openai
 
 from lsv.settings import environment_with
 from lsv_base.processes.ports import free_port
+from suite.processes import children_of
 
 CHOSEN = ("LSV_PLATFORM", "LSV_EMULATE", "LSV_HPU_SKIP_WARMUP")
 """With these set, all of this folder runs on that platform: see ``make test-emulated``."""
@@ -82,17 +83,10 @@ class Server:
             self._clients.popitem()[1].close()
 
     def engine_pid(self) -> int:
-        """The process that runs the model: the server's child whose command line names the engine loop."""
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                if parent == self.process.pid and b"lsv.engine" in (entry / "cmdline").read_bytes():
-                    return int(entry.name)
-            except OSError:
-                continue
-        raise AssertionError("the server has no engine process")
+        """The process that runs the model, or the first of them."""
+        engines = children_of(self.process.pid, "lsv.engine.main")
+        assert engines, "the server has no engine process"
+        return engines[0]
 
     def stop(self, how: signal.Signals = signal.SIGTERM, seconds: float = 30.0) -> int:
         self.close_clients()

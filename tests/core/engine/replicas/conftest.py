@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from lsv.engine.replicas.replica_set import ReplicaSet
 from lsv.engine.socket_client import SocketClient
@@ -32,9 +31,3 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def states(client: ReplicaSet) -> set[str]:
     return {one.status.state for one in client.replicas}
-
-
-def children_of(process: int) -> set[int]:
-    """The processes that one has started."""
-    found = Path(f"/proc/{process}/task").glob("*/children")
-    return {int(pid) for one in found for pid in one.read_text().split()}

@@ -21,8 +21,7 @@ from lsv.engine.socket_client import SocketClient
 from lsv.engine.supervision.supervisor import RestartPolicy
 from lsv_testing.fakes.text import letters
 from lsv_testing.fakes.tokens import VOCABULARY
-
-from .conftest import children_of
+from suite.processes import children_of
 
 KEY = "a secret of two machines"
 HERE = "127.0.0.2"

@@ -23,8 +23,9 @@ from lsv.processes.nodes.handshake import JOINING, introduce
 from lsv_base.errors import ConfigError, EngineDied, StartError
 from lsv_base.processes.wire import Channel, Failed
 from lsv_testing.fakes.engine import engine_config, install_plugin
+from suite.processes import children_of
 
-from .conftest import LONG, SHORT, answer, children_of, states, until
+from .conftest import LONG, SHORT, answer, states, until
 from .machines import HERE, KEY, engine_of, find_port, head, node, words
 
 pytestmark = pytest.mark.xdist_group("replica_nodes")
@@ -167,11 +168,11 @@ async def test_an_engine_that_is_lost_for_good_keeps_no_server_waiting(config: E
     with node(config, restarts=1) as other:
         async with head(config) as found:
             await found.client.ready()
-            kept = children_of(other.pid)
+            kept = set(children_of(other.pid))
             os.kill(min(kept), signal.SIGKILL)
             await until(lambda: len(states(found.client) - {"ready"}) == 1)
             await until(lambda: states(found.client) == {"ready"} and len(children_of(other.pid)) == 2)
-            (again,) = children_of(other.pid) - kept
+            (again,) = set(children_of(other.pid)) - kept
             os.kill(again, signal.SIGKILL)
             await until(lambda: "dead" in states(found.client))
             assert found.client.status.state == "ready"

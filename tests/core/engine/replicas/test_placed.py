@@ -30,8 +30,9 @@ from lsv_testing.fakes.engine import engine_config, install_plugin
 from lsv_testing.fakes.text import letters
 from lsv_testing.fakes.tokens import VOCABULARY
 from lsv_testing.tiny import tiny
+from suite.processes import children_of, words_of
 
-from .conftest import LONG, SHORT, answer, children_of, states, until
+from .conftest import LONG, SHORT, answer, states, until
 
 pytestmark = pytest.mark.xdist_group("replica_nodes")
 
@@ -77,7 +78,7 @@ async def serving(
 
 def placement() -> int:
     """The process that places replicas."""
-    (found,) = [pid for pid in children_of(os.getpid()) if b"placement" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    (found,) = [pid for pid in children_of(os.getpid()) if any("placement" in word for word in words_of(pid))]
     return found
 
 
@@ -89,14 +90,14 @@ async def test_a_place_that_is_lost_costs_its_requests_alone_and_another_is_foun
         assert await answer(near, SHORT) == await answer(far, SHORT)
         asked = [asyncio.create_task(answer(client, LONG, f"r{number}")) for number in range(4)]
         await until(lambda: near.stats.running == far.stats.running == 2)
-        places = children_of(placement())
+        places = set(children_of(placement()))
         os.kill(min(places), signal.SIGKILL)
         ends = await asyncio.gather(*asked, return_exceptions=True)
         assert [len(end) for end in ends if isinstance(end, list)] == [150] * 2
         assert {type(end) for end in ends if not isinstance(end, list)} == {EngineDied}
         assert client.status.state == "ready"
         await until(lambda: states(client) == {"ready"})
-        (other,) = children_of(placement()) - places
+        (other,) = set(children_of(placement())) - places
         assert await answer(near, SHORT) == await answer(far, SHORT)
     assert not Path(f"/proc/{other}").exists(), "all ends with the server"
 
