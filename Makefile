@@ -75,7 +75,7 @@ lint: install-dev
 	$(BIN)/mypy
 
 test: lint
-	$(PYTEST) -rs $(WORKERS) -m "not slow and not gpu" tests
+	$(PYTEST) -rs $(WORKERS) --fork -m "not slow and not gpu" tests
 
 # All of it, part by part. Each part can run alone and prints its minutes.
 test-all: export PLATFORMS = xpu hpu cuda rocm torch

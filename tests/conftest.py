@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from suite import durations, evidence
 from suite.engines import Engines
 from suite.heap import Heap
 from suite.order import ModuleScheduling, put_longest_first
+from suite.zygote.plugin import Zygotes
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -39,6 +41,7 @@ settings.register_profile("fuzz", max_examples=500)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fork", action="store_true", help="fork processes that would import much, see suite.zygote")
     parser.addoption("--renew-durations", action="store_true", help="write what tests take to tests/durations.json")
     parser.addoption("--renew-evidence", nargs="?", const=evidence.FILE, type=Path, metavar="FILE",
                      help="write what tests of rows start, to tests/evidence.json if no file is named")  # fmt: skip
@@ -52,6 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(durations.Stopwatch())
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", 0):
         config.pluginmanager.register(evidence.Witness())
+        if config.getoption("--fork") and sys.platform == "linux" and not _GPU:  # drivers do not survive forks
+            config.pluginmanager.register(Zygotes())
     renew = config.getoption("--renew-evidence")
     if not hasattr(config, "workerinput") and (renew or config.getoption("--check-evidence")):
         config.pluginmanager.register(evidence.Record(renew))

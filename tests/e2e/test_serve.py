@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from openai import APIStatusError, AsyncOpenAI, OpenAI
 
+from suite.processes import is_running
 from suite.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("server")
+pytestmark = [pytest.mark.xdist_group("server"), pytest.mark.cold]
 
 
 def client_of(server, **options) -> OpenAI:
@@ -205,18 +206,9 @@ def test_a_killed_server_leaves_no_engine(own_server):
     server.process.kill()
     server.process.wait()
     deadline = time.monotonic() + 5
-    while time.monotonic() < deadline and _alive(engine):
+    while time.monotonic() < deadline and is_running(engine):
         time.sleep(0.05)
-    assert not _alive(engine)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    with open(f"/proc/{pid}/stat") as stat:
-        return stat.read().rpartition(")")[2].split()[0] != "Z"
+    assert not is_running(engine)
 
 
 def test_a_wrong_option_is_one_clear_line(tmp_path):

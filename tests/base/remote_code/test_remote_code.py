@@ -159,6 +159,7 @@ def test_without_the_flag_it_is_said_what_to_do(tmp_path: Path) -> None:
         Tokenizer.load(tmp_path)
 
 
+@pytest.mark.cold
 def test_code_that_has_a_fast_form_is_needed_once(tmp_path: Path) -> None:
     found = Tokenizer.load(write_tokenizer(tmp_path, "fast.Words"), remote_code="auto")
     assert found.encode("hello world") == [0, 1]

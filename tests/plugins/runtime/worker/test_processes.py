@@ -75,6 +75,7 @@ def two_ranks(checkpoints: Callable[..., Path]) -> Iterator[ProcessesExecutor]:
     executor.stop()
 
 
+@pytest.mark.cold
 @pytest.mark.row("F-279")
 def test_two_ranks_draw_as_one_does(two_ranks: ProcessesExecutor, checkpoints: Callable[..., Path]) -> None:
     inline = InlineExecutor(plugins.load(("cpu", "models")).catalog)
