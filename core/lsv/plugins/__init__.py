@@ -10,7 +10,8 @@ import logging
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from importlib.metadata import EntryPoint, entry_points
+from functools import cache
+from importlib.metadata import entry_points
 from itertools import groupby
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -42,14 +43,6 @@ class Origin(msgspec.Struct, frozen=True):
     module: str = ""
     distribution: str = ""
     version: str = ""
-
-    @classmethod
-    def of(cls, point: EntryPoint) -> Origin:
-        distribution = point.dist
-        if distribution is None:
-            return cls(point.name, point.value)
-        metadata = distribution.metadata  # which is read and parsed each time
-        return cls(point.name, point.value, metadata["Name"], metadata["Version"])
 
 
 class BrokenPlugin(Origin, frozen=True, kw_only=True):
@@ -222,7 +215,7 @@ def load(
 
     Raises ``PluginError`` where a name in ``names`` or ``without`` is not installed, or one in ``names`` is broken.
     """
-    installed = sorted(map(Origin.of, entry_points(group=GROUP)), key=lambda origin: (origin.name, origin.distribution))
+    installed = sorted(_find_installed(), key=lambda origin: (origin.name, origin.distribution))
     _refuse_unknown([*(names or ()), *without], [origin.name for origin in installed])
     own = {origin.distribution for origin in installed if origin.name == CORE}
     chosen = [
@@ -240,6 +233,17 @@ def load(
 def packages() -> set[str]:
     """The packages of installed plugins and core, and the ground library below them. None is imported."""
     return {"lsv_base", *(point.module.partition(".")[0] for point in entry_points(group=GROUP))}
+
+
+def _find_installed() -> Iterator[Origin]:
+    """All plugins. Many may come from one distribution, whose metadata is parsed once."""
+    metadata = cache(lambda distribution: distribution.metadata)
+    for point in entry_points(group=GROUP):
+        if point.dist is None:
+            yield Origin(point.name, point.value)
+        else:
+            found = metadata(point.dist)
+            yield Origin(point.name, point.value, found["Name"], found["Version"])
 
 
 def _is_chosen(name: str, names: Sequence[str] | None, without: Sequence[str]) -> bool:

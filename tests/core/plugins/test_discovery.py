@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from importlib.metadata import PathDistribution
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,22 @@ def test_a_plugin_is_found(install: Install) -> None:
     assert not plugins.broken
     assert plugins.catalog.find(PolicyOffer, "shortest").load == "nowhere:Nothing"
     assert "good.depth" in [setting.name for setting in plugins.settings()]
+
+
+def test_the_metadata_of_a_distribution_is_read_once(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it may have many plugins, as lsv itself has."""
+    install("good", GOOD)
+    read: list[str] = []
+    plain = PathDistribution.read_text
+
+    def watched(distribution: PathDistribution, name: str) -> str | None:
+        if name == "METADATA":
+            read.append(str(distribution.locate_file("")))
+        return plain(distribution, name)
+
+    monkeypatch.setattr(PathDistribution, "read_text", watched)
+    loaded = load().loaded.values()
+    assert len(read) == len({plugin.distribution for plugin in loaded}) < len(loaded)
 
 
 def test_plugins_load_in_the_order_of_their_names(install: Install) -> None:
