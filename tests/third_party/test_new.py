@@ -1,9 +1,28 @@
 """What ``lsv new plugin`` writes works: its own tests pass."""
 
-from collections.abc import Callable
+import ast
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.resources import files
 from pathlib import Path
+from string import Template
 
 import pytest
+
+
+def test_what_the_templates_import_is_there() -> None:
+    found = set(imported())
+    assert {module for module, _ in found} > {"lsv.offers", "lsv.platform", "lsv_runtime.nn.step"}
+    assert [(module, name) for module, name in found if not hasattr(import_module(module), name)] == []
+
+
+def imported() -> Iterator[tuple[str, str]]:
+    """(module, name) for each name of lsv that a template imports."""
+    for template in Path(str(files("lsv_scaffold") / "templates")).rglob("*.py.tmpl"):
+        source = Template(template.read_text()).safe_substitute(package="own", name="own", class_name="Own")
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("lsv"):
+                yield from ((str(node.module), alias.name) for alias in node.names)
 
 
 @pytest.mark.timeout(300)
