@@ -114,7 +114,7 @@ def test_nothing_that_runs_what_it_reads() -> None:
 
 
 def test_settings_alone_read_the_environment() -> None:
-    """Beside them processes get theirs: harmless ones those that strangers may take over, all of them forked ones."""
+    """Two more places copy it: the harmless variables for confined processes, all of them for forked ones."""
     allowed = ("core/lsv/settings/", "core/lsv_base/processes/environment.py", "tools/suite/suite/zygote/")
     assert [place for place in everywhere()["environment"] if not place.startswith(allowed)] == []
 

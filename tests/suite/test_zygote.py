@@ -47,15 +47,13 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], No
 
 
 @pytest.fixture
-def forking(write: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asker]:
-    """Asks a zygote for ``python -m toy`` from the first time on; tests of tests may have one installed already."""
-    before = subprocess._fork_exec
+def forking(write: object) -> Iterator[Asker]:
+    """Has the next ``python -m toy`` start a zygote, for it is the second one."""
     made = Asker({}, 1, {"toy": ()})
     made.install()
     subprocess.run(COMMAND, check=False, capture_output=True)
     yield made
     made.close()
-    subprocess._fork_exec = before
 
 
 @pytest.fixture

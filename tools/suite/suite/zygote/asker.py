@@ -107,9 +107,10 @@ class Asker:
         self._lock = threading.Lock()
         self._owner = os.getpid()
         self._paused = False
+        self._replaced = _fork_exec
 
     def install(self) -> None:
-        subprocess._fork_exec = self._start
+        self._replaced, subprocess._fork_exec = subprocess._fork_exec, self._start
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -121,8 +122,8 @@ class Asker:
             self._paused = before
 
     def close(self) -> None:
-        """End the zygotes."""
-        subprocess._fork_exec = _fork_exec
+        """Undo ``install``, and end the zygotes."""
+        subprocess._fork_exec = self._replaced
         while self._zygotes:
             self._zygotes.popitem()[1].close()
 

@@ -59,7 +59,7 @@ class Forker:
             request, descriptors = found
             pid = fork_orphan()
             if pid == 0:
-                control.detach()  # the next line closes it: its number is going to be another's
+                control.detach()  # the object must not close its number, which another descriptor may get
                 take_descriptors(descriptors, request.descriptors)
                 request.apply()
                 sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())
@@ -74,7 +74,7 @@ class Forker:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pid = os.fork()
         if pid == 0:
-            ours.detach()
+            ours.detach()  # as above
             leave_only(theirs)
             return self.serve(theirs)
         theirs.close()
