@@ -55,11 +55,12 @@ class Zygote:
         self._control, self._process = control, process
 
     def fork(self, request: Request, descriptors: list[int]) -> int | None:
-        """The id of the new process; None if the zygote has ended.
+        """The id of the new process; None if the zygote has ended, or if the system does not know subreapers.
 
         Meanwhile this process is a subreaper: orphans below it become its children. Not to be called by two threads.
         """
-        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1):
+            return None
         try:
             send(self._control, request, descriptors)
             return int.from_bytes(self._control.recv(8), "big") or None
