@@ -23,7 +23,7 @@ from suite.zygote.request import Request, receive
 
 
 def main() -> None:
-    """The arguments are those of ``start_zygote``."""
+    """Import, then serve requests. ``start_zygote`` passes the arguments."""
     folder, control, imports, commands, _ = sys.argv[1:]
     for name in filter(None, imports.split(",")):
         import_module(name)
@@ -54,7 +54,7 @@ class Forker:
         self._imported_under, self._commands = imported_under, dict.fromkeys(commands, ())
 
     def serve(self, control: socket.socket) -> Request:
-        """Fork a process for each request, and return in it. Ends once nobody can ask any more."""
+        """Fork a process for each request, and return in it. Exits once the other end is closed."""
         while found := receive(control):
             request, descriptors = found
             pid = fork_orphan()
@@ -128,7 +128,7 @@ def take_descriptors(received: Collection[int], numbers: Collection[int]) -> Non
 
 
 def leave_only(control: socket.socket) -> None:
-    """Let go of the standard streams and of all other descriptors: whoever reads a stream waits for its end."""
+    """Close all other descriptors, and the standard streams: their readers wait until all copies are closed."""
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(null, number)
