@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from suite.processes import children_of
 from suite.server import Server
 from suite.waiting import wait_until
 
@@ -33,7 +34,7 @@ BUSY = 1.0
 SIZES = {"1 kB": 1_000, "60 kB": 60_000, "70 kB": 70_000, "8 MB": 8_000_000}
 """Sanic reads 64 KiB ahead of a handler."""
 LONG = {"max_tokens": 1500, "ignore_eos": True}
-MEDIA = b"lsv_multimodal.worker.main"
+MEDIA = "lsv_multimodal.worker.main"
 
 
 @pytest.fixture(scope="module")
@@ -89,13 +90,10 @@ def rows(server: Server) -> float:
 def media_seconds(server: Server) -> float:
     """Processor seconds of the running side processes for media."""
     ticks = 0
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and MEDIA in (entry / "cmdline").read_bytes().split(b"\0"):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                ticks += (int(fields[11]) + int(fields[12])) * (int(fields[1]) == server.process.pid)
-        except OSError:
-            continue
+    for worker in children_of(server.process.pid, MEDIA):
+        with suppress(OSError):  # it has ended since
+            fields = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

@@ -20,6 +20,7 @@ from lsv_api.metrics import room
 from lsv_base.errors import EngineDied, LsvError
 from lsv_base.processes.folder import PrivateFolder
 from lsv_base.processes.output import print_line
+from suite.processes import children_of
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -206,9 +207,8 @@ def test_a_server_outlives_a_full_disk(tmp_path: Path, disk: Path) -> None:
         asked = {"prompt": "a", "max_tokens": 3}
         assert {ask("/v1/completions", asked) for _ in range(10)} == {200}
         assert {ask("/metrics") for _ in range(4)} == {200}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and b"lsv.engine.main" in _read(entry / "cmdline") and _parent(entry) == server.pid:
-                os.kill(int(entry.name), signal.SIGKILL)
+        for engine in children_of(server.pid, "lsv.engine.main"):
+            os.kill(engine, signal.SIGKILL)
         wait_for(503, 20)
         wait_for(200)
         assert ask("/v1/completions", asked) == 200
@@ -216,15 +216,3 @@ def test_a_server_outlives_a_full_disk(tmp_path: Path, disk: Path) -> None:
     finally:
         server.terminate()
         server.wait(30)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
-
-
-def _parent(entry: Path) -> int:
-    fields = _read(entry / "stat").decode().rpartition(")")[2].split()
-    return int(fields[1]) if len(fields) > 1 else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 ZYGOTE = "zygote of tests"
@@ -9,14 +10,13 @@ ZYGOTE = "zygote of tests"
 
 
 def children_of(pid: int, module: str = "") -> list[int]:
-    """The processes that one has started, or those of them that run a module; in the order of their numbers."""
-    found = []
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, children.read_text().split()):
-            words = words_of(child)
-            if words != [ZYGOTE] and (not module or module in words):
-                found.append(child)
-    return sorted(found)
+    """The children of a process, sorted; with ``module``, only those that run it."""
+    children: set[int] = set()
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # the thread has ended since
+            children.update(map(int, task.read_text().split()))
+    lines = {child: words_of(child) for child in sorted(children)}
+    return [child for child, words in lines.items() if words != [ZYGOTE] and (not module or module in words)]
 
 
 def words_of(pid: int) -> list[str]:

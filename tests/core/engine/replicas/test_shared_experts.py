@@ -27,6 +27,7 @@ from lsv_testing.adapters import linear_layers, write_adapter
 from lsv_testing.fakes.requests import make_spec
 from lsv_testing.fakes.text import letters
 from lsv_testing.tiny import tiny
+from suite.processes import children_of
 
 pytestmark = pytest.mark.xdist_group("processes")
 
@@ -280,7 +281,7 @@ async def test_one_rank_that_is_killed_is_named_to_all(checkpoint: Path) -> None
         asked = [asyncio.create_task(ask(client, PROMPTS[0], LONG)) for client in (first, second)]
         await until(lambda: first.stats.generation_tokens_total > 0 and second.stats.generation_tokens_total > 0)
         engine = supervisors.replicas[0].process.pid
-        workers = [int(pid) for pid in Path(f"/proc/{engine}/task/{engine}/children").read_text().split()]
+        workers = children_of(engine)
         os.kill(workers[1], signal.SIGKILL)
         ends = [str(end) for end in await asyncio.gather(*asked, return_exceptions=True)]
         gone = "the worker of rank 1 is gone (exit code -9)"

@@ -24,6 +24,8 @@ from lsv_base.processes.wire import Failed, encode_frame
 from lsv_runtime.worker.channel import Controlled, Loading, Run, Start
 from lsv_runtime.worker.executor import InlineExecutor
 from lsv_runtime.worker.processes import ProcessesExecutor, Rank, RankLink
+from suite.processes import is_running
+from suite.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("processes")  # the ranks are started once
 
@@ -278,14 +280,4 @@ def test_a_worker_dies_with_its_parent() -> None:
         assert process.stdout is not None
         pid = int(process.stdout.readline())
         process.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while Path(f"/proc/{pid}/stat").exists() and _state(pid) != "Z":
-        assert time.monotonic() < deadline, "the worker outlived its parent"
-        time.sleep(0.05)
-
-
-def _state(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
-        return "Z"
+    wait_until(lambda: not is_running(pid), 10)
