@@ -14,45 +14,67 @@ _TOLD = 60
 """Characters of a value that an error shows."""
 
 
+Fits = Callable[[object], bool]
+
+
 def check_types(record: msgspec.Struct) -> None:
     """Raises ``TypeError`` naming the first field whose value is not of its type."""
-    for name, hint in _hints(type(record)).items():
+    for name, (hint, fits) in _fields(type(record)).items():
         value = getattr(record, name)
-        if not fits(value, hint):
+        if not fits(value):
             raise TypeError(f"{type(record).__name__}.{name} must be {spell(hint)}, got {value!r:.{_TOLD}}")
 
 
 @cache
-def _hints(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    return get_type_hints(kind)
+def _fields(kind: type[msgspec.Struct]) -> dict[str, tuple[Any, Fits]]:
+    """By field its annotation, and what tells whether a value fits."""
+    return {name: (hint, _fits(hint)) for name, hint in get_type_hints(kind).items()}
 
 
-def fits(value: object, hint: Any) -> bool:
-    """Whether a value is of an annotation. A text is no sequence of texts: the likely slip is a missing comma."""
+def _fits(hint: Any) -> Fits:
+    """What tells whether a value is of an annotation. A text is no sequence of texts: the likely slip is a missing
+    comma.
+    """
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
-        return True
+        return lambda value: True
     if origin in (Union, types.UnionType):
-        return any(fits(value, one) for one in arguments)
+        choices = [_fits(one) for one in arguments]
+        return lambda value: any(fits(value) for fits in choices)
     if origin is Literal:
-        return value in arguments
+        return lambda value: value in arguments
     if origin is Callable or hint is Callable:
-        return callable(value)
+        return callable
     if origin is tuple:
-        same = len(arguments) == 2 and arguments[1] is Ellipsis
-        kinds = (arguments[0],) * len(value) if same and isinstance(value, tuple) else arguments
-        return isinstance(value, tuple) and len(value) == len(kinds) and all(map(fits, value, kinds))
+        return _fits_tuple(arguments)
     if origin is not None and issubclass(origin, Mapping):
-        return isinstance(value, Mapping) and all(
-            fits(key, arguments[0]) and fits(one, arguments[1]) for key, one in value.items()
-        )
+        key, one = map(_fits, arguments)
+        return lambda value: isinstance(value, Mapping) and all(key(k) and one(v) for k, v in value.items())
     if origin is not None and issubclass(origin, Sequence | AbstractSet):
-        whole = isinstance(value, origin) and not isinstance(value, str)
-        return whole and all(fits(one, arguments[0]) for one in value)  # type: ignore[attr-defined]
-    kind = type(None) if hint is None else hint
+        item = _fits(arguments[0])
+        return lambda value: isinstance(value, origin) and not isinstance(value, str) and all(map(item, value))
+    return _fits_plain(type(None) if hint is None else hint)
+
+
+def _fits_tuple(arguments: tuple[Any, ...]) -> Fits:
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        item = _fits(arguments[0])
+        return lambda value: isinstance(value, tuple) and all(map(item, value))
+    items = [_fits(one) for one in arguments]
+    return lambda value: (
+        isinstance(value, tuple)
+        and len(value) == len(items)
+        and all(fits(one) for fits, one in zip(items, value, strict=True))
+    )
+
+
+def _fits_plain(kind: type) -> Fits:
+    """A truth value is no number."""
     if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool) or kind is object)
+        return lambda value: isinstance(value, int | float) and not isinstance(value, bool)
+    if kind in (bool, object):
+        return lambda value: isinstance(value, kind)
+    return lambda value: isinstance(value, kind) and not isinstance(value, bool)
 
 
 def spell(hint: Any) -> str:
