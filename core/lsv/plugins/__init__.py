@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from importlib.metadata import entry_points
@@ -158,9 +158,9 @@ class Plugins:
             if name in by_plugin:
                 yield name, by_plugin[name]
 
-    def watching(self, what: str) -> AbstractContextManager[None]:
-        """Names ``what`` in the log where it takes long."""
-        return guard.watching(what) if self._watched else nullcontext()
+    def watching(self) -> AbstractContextManager[Callable[[str], None]]:
+        """Gives a function that is told who begins a turn; who takes long is named in the log."""
+        return guard.watching() if self._watched else nullcontext(lambda what: None)
 
     def blame(self, plugin: str, error: Exception) -> None:
         """Remember the first thing that went wrong with a loaded plugin."""
@@ -263,18 +263,7 @@ def _refuse_unknown(asked: Iterable[str], installed: Sequence[str]) -> None:
 
 def _load_into(plugins: Plugins, chosen: Iterable[Origin]) -> None:
     """Three passes, so that a plugin may implement a hook that a later one adds."""
-    imported: dict[str, tuple[Origin, ModuleType]] = {}
-    for name, same in groupby(chosen, key=lambda origin: origin.name):
-        first, *others = sorted(same, key=lambda origin: origin.distribution != _OWN)
-        with plugins.blaming(first):
-            if others and first.distribution != _OWN:
-                both = ", ".join(origin.distribution for origin in (first, *others))
-                raise manifest.ManifestError(f"several distributions register this name, uninstall all but one: {both}")
-            with plugins.watching(f"plugin manifest {first.module} ({first.distribution or 'no distribution'})"):
-                imported[name] = first, manifest.read(first.module, first.distribution)
-        for other in others:
-            if first.distribution == _OWN:
-                log.warning("plugin %s of %s is passed over: lsv has one of that name", name, other.distribution)
+    imported = _import_manifests(plugins, chosen)
     fit = []
     for origin, module in imported.values():
         with plugins.blaming(origin):
@@ -283,3 +272,23 @@ def _load_into(plugins: Plugins, chosen: Iterable[Origin]) -> None:
     for origin, module in fit:
         with plugins.blaming(origin):
             plugins.add_implementations(origin, module)
+
+
+def _import_manifests(plugins: Plugins, chosen: Iterable[Origin]) -> dict[str, tuple[Origin, ModuleType]]:
+    """The manifests that can be imported, by name. Of several plugins of a name lsv's own is taken, or none."""
+    imported: dict[str, tuple[Origin, ModuleType]] = {}
+    with plugins.watching() as begin:
+        for name, same in groupby(chosen, key=lambda origin: origin.name):
+            first, *others = sorted(same, key=lambda origin: origin.distribution != _OWN)
+            begin(f"plugin manifest {first.module} ({first.distribution or 'no distribution'})")
+            with plugins.blaming(first):
+                if others and first.distribution != _OWN:
+                    both = ", ".join(origin.distribution for origin in (first, *others))
+                    raise manifest.ManifestError(
+                        f"several distributions register this name, uninstall all but one: {both}"
+                    )
+                imported[name] = first, manifest.read(first.module, first.distribution)
+            for other in others:
+                if first.distribution == _OWN:
+                    log.warning("plugin %s of %s is passed over: lsv has one of that name", name, other.distribution)
+    return imported

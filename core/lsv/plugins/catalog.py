@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -82,8 +82,8 @@ class Hooks(Protocol):
         """(plugin, its implementation of the hook), in plugin order."""
         ...
 
-    def watching(self, what: str) -> AbstractContextManager[None]:
-        """Names ``what`` in the log where it takes long."""
+    def watching(self) -> AbstractContextManager[Callable[[str], None]]:
+        """Gives a function that is told who begins a turn; who takes long is named in the log."""
         ...
 
     def blame(self, plugin: str, error: Exception) -> None:
@@ -183,19 +183,20 @@ class Catalog:
         return self._collected[hook]
 
     def _collect(self, hook: str, kind: type[msgspec.Struct]) -> Iterator[Provided]:
-        for plugin, implementation in self._hooks.implementations(hook):
-            try:
-                with self._hooks.watching(f"plugin {plugin}: {hook}"):
+        with self._hooks.watching() as begin:
+            for plugin, implementation in self._hooks.implementations(hook):
+                begin(f"plugin {plugin}: {hook}")
+                try:
                     things = tuple(implementation())
-                for thing in things:
-                    if not isinstance(thing, kind):
-                        raise TypeError(f"{hook} must yield {kind.__name__}, got {thing!r}")
-                    check_types(thing)
-            except Exception as error:
-                self._hooks.blame(plugin, error)
-                continue
-            blame = partial(self._hooks.blame, plugin)
-            yield from (Provided(guarded(thing, plugin, blame), plugin) for thing in things)
+                    for thing in things:
+                        if not isinstance(thing, kind):
+                            raise TypeError(f"{hook} must yield {kind.__name__}, got {thing!r}")
+                        check_types(thing)
+                except Exception as error:
+                    self._hooks.blame(plugin, error)
+                    continue
+                blame = partial(self._hooks.blame, plugin)
+                yield from (Provided(guarded(thing, plugin, blame), plugin) for thing in things)
 
     def _everything(self) -> Iterator[Provided]:
         for collected in self._collected.values():

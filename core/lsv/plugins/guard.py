@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -61,7 +62,10 @@ def _guard(
         try:
             if name == "probe":
                 return in_time(function, what)
-            with watching(what) if name in _LONG else nullcontext():
+            if name not in _LONG:
+                return function(*about)
+            with watching() as begin:
+                begin(what)
                 return function(*about)
         except LsvError:
             raise
@@ -73,16 +77,47 @@ def _guard(
     return ask
 
 
+class Watch:
+    """A thread beside work that is done in turns. It says in the log who is at work where that takes long: a hang has a
+    name.
+    """
+
+    def __init__(self) -> None:
+        self._turn = ("", 0.0)  # who is at work, and since when
+        self._thread: threading.Thread | None = None
+        self._over = threading.Event()
+
+    def begin(self, what: str) -> None:
+        """A turn begins, and the one before has ended."""
+        self._turn = (what, time.monotonic())
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._look, name="plugin watch", daemon=True)
+            self._thread.start()
+
+    def end(self) -> None:
+        self._over.set()
+
+    def _look(self) -> None:
+        named, wait = None, SLOW_SECONDS
+        while not self._over.wait(wait):
+            turn = self._turn
+            wait = turn[1] + SLOW_SECONDS - time.monotonic()
+            if wait > 0:
+                continue
+            if turn is not named:
+                log.warning("%s has been at work for %g seconds", turn[0], SLOW_SECONDS)
+                named = turn
+            wait = SLOW_SECONDS
+
+
 @contextmanager
-def watching(what: str) -> Iterator[None]:
-    """Says in the log who is at work where that takes long: a hang has a name."""
-    timer = threading.Timer(SLOW_SECONDS, log.warning, ("%s has been at work for %g seconds", what, SLOW_SECONDS))
-    timer.daemon = True
-    timer.start()
+def watching() -> Iterator[Callable[[str], None]]:
+    """A ``Watch`` of what is done in the block, which tells it who begins a turn."""
+    watch = Watch()
     try:
-        yield
+        yield watch.begin
     finally:
-        timer.cancel()
+        watch.end()
 
 
 def in_time(function: Callable[[], Any], what: str, seconds: float | None = None) -> Any:
@@ -98,7 +133,8 @@ def in_time(function: Callable[[], Any], what: str, seconds: float | None = None
             errors.append(error)
 
     thread = threading.Thread(target=run, name=what, daemon=True)
-    with watching(what):
+    with watching() as begin:
+        begin(what)
         thread.start()
         thread.join(limit)
     if errors:

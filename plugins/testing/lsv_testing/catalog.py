@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -20,8 +20,8 @@ class Manifests:
             if hasattr(manifest, hook):
                 yield getattr(manifest, "__name__", f"manifest {number}"), getattr(manifest, hook)
 
-    def watching(self, what: str) -> AbstractContextManager[None]:
-        return nullcontext()
+    def watching(self) -> AbstractContextManager[Callable[[str], None]]:
+        return nullcontext(lambda what: None)
 
     def blame(self, plugin: str, error: Exception) -> None:
         raise error
