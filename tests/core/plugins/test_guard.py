@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from types import ModuleType
 from typing import Any
 
@@ -111,6 +112,16 @@ def test_a_manifest_that_takes_long_is_named(tmp_path, monkeypatch, caplog, watc
     load([f"slow{watched}"], watched=watched)
     told = f"plugin manifest lsv_slow{watched}_manifest (lsv-slow{watched}) has been at work" in caplog.text
     assert told is watched
+
+
+def test_who_takes_long_is_named_once(monkeypatch, caplog):
+    monkeypatch.setattr(guard, "SLOW_SECONDS", 0.05)
+    with guard.watching() as begin:
+        begin("the first")
+        begin("the second")
+        time.sleep(0.3)
+    assert caplog.messages[-1:] == ["the second has been at work for 0.05 seconds"]
+    assert len(set(caplog.messages)) == len(caplog.messages)
 
 
 def test_a_policy_that_raises_is_told_once_and_set_aside(caplog):
