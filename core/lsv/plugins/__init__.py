@@ -7,6 +7,7 @@ marked with ``lsv.hookimpl``. One bad plugin never keeps another from loading.
 from __future__ import annotations
 
 import logging
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -215,7 +216,7 @@ def load(
 
     Raises ``PluginError`` where a name in ``names`` or ``without`` is not installed, or one in ``names`` is broken.
     """
-    installed = sorted(_find_installed(), key=lambda origin: (origin.name, origin.distribution))
+    installed = _find_installed(tuple(sys.path))
     _refuse_unknown([*(names or ()), *without], [origin.name for origin in installed])
     own = {origin.distribution for origin in installed if origin.name == CORE}
     chosen = [
@@ -235,8 +236,16 @@ def packages() -> set[str]:
     return {"lsv_base", *(point.module.partition(".")[0] for point in entry_points(group=GROUP))}
 
 
-def _find_installed() -> Iterator[Origin]:
-    """All plugins. Many may come from one distribution, whose metadata is parsed once."""
+@cache
+def _find_installed(path: Sequence[str]) -> Sequence[Origin]:
+    """All plugins in a search path, by name. Reading them takes as long as loading them, which a process does again and
+    again.
+    """
+    return tuple(sorted(_read_origins(), key=lambda origin: (origin.name, origin.distribution)))
+
+
+def _read_origins() -> Iterator[Origin]:
+    """Many plugins may come from one distribution, whose metadata is parsed once."""
     metadata = cache(lambda distribution: distribution.metadata)
     for point in entry_points(group=GROUP):
         if point.dist is None:

@@ -90,6 +90,16 @@ def test_the_metadata_of_a_distribution_is_read_once(install: Install, monkeypat
     assert len(read) == len({plugin.distribution for plugin in loaded}) < len(loaded)
 
 
+def test_what_is_installed_is_read_once_for_a_search_path(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    install("good", GOOD)
+    names = load().names
+    with monkeypatch.context() as patch:
+        patch.setattr("lsv.plugins.entry_points", lambda **_: pytest.fail("read again"))
+        assert load().names == names
+    install("another", GOOD.replace("good.", "another."))
+    assert {*load().names} == {*names, "another"}
+
+
 def test_plugins_load_in_the_order_of_their_names(install: Install) -> None:
     for name in ("zz", "aa"):
         install(name, GOOD.replace("good.", f"{name}."))
