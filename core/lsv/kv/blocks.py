@@ -150,18 +150,25 @@ class BlockPool:
 
     def check(self, references: Iterable[int]) -> None:
         """Assert that ``references`` (each block once for each table that lists it) are exactly those counted."""
+        held = list(references)
         counted = [0] * (self.size + 1)
-        for block in references:
+        for block in held:
             counted[block] += 1
         assert counted == self._references, "reference counts do not add up"
-        free, cached = set(self._free), {one for block in self._cached for one in self.bundle(block)}
+        free, cached, used = set(self._free), self._members(self._cached), self._members(held)
         assert len(free) == len(self._free), "a free block is listed twice"
         assert len(cached) == self._cached_count, "cached blocks are miscounted"
         assert not free & cached, "a block is both free and cached"
-        used = {one for block, count in enumerate(counted) if count for one in self.bundle(block)}
         assert free | cached | used == set(range(1, self.size + 1)), "blocks are lost or invented"
         assert not used & (free | cached), "a block in use is listed as available"
         assert self._cached.keys() <= self._key_of.keys(), "a cached block holds no content"
         assert not free & self._key_of.keys(), "a free block holds content"
         assert not free & self._bundles.keys(), "a free block leads a bundle"
         assert {key: block for block, key in self._key_of.items()} == self._block_of, "the index is not one to one"
+
+    def _members(self, leaders: Iterable[int]) -> set[int]:
+        """All blocks of the bundles that begin with ``leaders``."""
+        members = set(leaders)
+        for block in self._bundles.keys() & members:
+            members.update(self._bundles[block])
+        return members
