@@ -45,8 +45,10 @@ class OneScale(Fp8):
     """All weights of a layer on its rank share a scale, which is still held for each output."""
 
     def filled(self) -> None:
-        peaks = [self.plain[rows].abs().amax() for rows in row_chunks(self.plain)]
-        self.round = partial(to_e4m3, largest=torch.stack(peaks).amax().float())
+        largest = self.plain.new_zeros(())
+        for rows in row_chunks(self.plain):
+            largest = torch.maximum(largest, self.plain[rows].abs().amax())
+        self.round = partial(to_e4m3, largest=largest.float())
         super().filled()
 
 

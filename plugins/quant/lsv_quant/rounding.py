@@ -146,8 +146,9 @@ class RoundInt4(Bindable):
 
 
 def row_chunks(weight: torch.Tensor) -> Iterator[slice]:
-    """Rows to round at a time. All at once on meta, where memory is planned: there is nothing to save, and thousands of
-    steps would take minutes.
+    """Rows to round at a time. None on meta, where memory is planned: there is nothing to round, and the shapes of
+    what is held don't depend on it.
     """
-    step = len(weight) if weight.is_meta else max(1, _CHUNK // weight.shape[1])
-    return (slice(first, first + step) for first in range(0, len(weight), step))
+    step = max(1, _CHUNK // weight.shape[1])
+    rows = 0 if weight.is_meta else len(weight)
+    return (slice(first, first + step) for first in range(0, rows, step))
