@@ -24,8 +24,9 @@ class Marks:
     def __init__(self, marks: Sequence[str]) -> None:
         self.marks = tuple(sorted({mark for mark in marks if mark}, key=len, reverse=True))
         self.longest = len(self.marks[0]) if self.marks else 0
-        self._pattern = re.compile("|".join(map(re.escape, self.marks)) or r"(?!)")
-        self._begins = frozenset(mark[:size] for mark in self.marks for size in range(1, len(mark)))
+        self._pattern = _any_of(self.marks)
+        begins = {mark[:size] for mark in self.marks for size in range(1, len(mark))}
+        self._begun = re.compile(_any_of(sorted(begins, key=len, reverse=True)).pattern + r"\Z")
 
     def find(self, text: str, at: int, *, ended: bool) -> tuple[int, int]:
         """Where the first mark begins and ends; both the same where only the text before it is certain.
@@ -33,17 +34,19 @@ class Marks:
         A mark is not certain while a longer one may still come of it, before the text has ``ended``.
         """
         found = self._pattern.search(text, at)
-        held = len(text) if ended else self._hold(text, at)
+        certain = max(at, len(text) - self.longest + 1)  # no mark that begins before can still grow
+        if found is not None and (ended or found.start() < certain):
+            return found.span()
+        begun = None if ended else self._begun.search(text, certain)
+        held = len(text) if begun is None else begun.start()
         if found is not None and found.start() < held:
             return found.span()
         return held, held
 
-    def _hold(self, text: str, at: int) -> int:
-        """Where the end of a text begins that may become a mark."""
-        for start in range(max(at, len(text) - self.longest + 1), len(text)):
-            if text[start:] in self._begins:
-                return start
-        return len(text)
+
+def _any_of(texts: Sequence[str]) -> re.Pattern[str]:
+    """The first of ``texts`` that stands at a place."""
+    return re.compile(f"(?:{'|'.join(map(re.escape, texts))})" if texts else r"(?!)")
 
 
 @lru_cache(maxsize=256)
