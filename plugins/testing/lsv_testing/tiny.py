@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,22 +79,32 @@ def tiny(
     attention and logits to differ visibly between tokens. ``tokenizer`` adds a byte-level ``tokenizer.json``. A family
     that sees comes with its image processor; its ``text_config`` and ``vision_config`` are laid over the tiny ones.
     """
+    path = Path(path)
+    path.mkdir(parents=True, exist_ok=True)
+    for name, content in _make(family, seed, spread, tokenizer, json.dumps(shape)).items():
+        (path / name).write_bytes(content)
+    return path
+
+
+@lru_cache(maxsize=16)
+def _make(family: str, seed: int, spread: float, tokenizer: bool, shape: str) -> Mapping[str, bytes]:
+    """The files of a checkpoint: tests that differ in other things ask for the same one again and again."""
     import torch
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText
 
     seeing = SEEING.get(family)
-    config = CONFIG_MAPPING[family](**_keys(family, seeing, shape))
-    torch.manual_seed(seed)
+    config = CONFIG_MAPPING[family](**_keys(family, seeing, json.loads(shape)))
     make: Any = (AutoModelForImageTextToText if seeing else AutoModelForCausalLM).from_config
-    model = make(config, dtype=torch.float32)
-    draw_weights(model, spread)
-    path = Path(path)
-    model.save_pretrained(path)
-    if seeing:
-        write_image_processor(seeing, path)
-    if tokenizer:
-        write_tokenizer(path, seeing)
-    return path
+    with torch.random.fork_rng(devices=()), tempfile.TemporaryDirectory() as made:
+        torch.manual_seed(seed)
+        model = make(config, dtype=torch.float32)
+        draw_weights(model, spread)
+        model.save_pretrained(made)
+        if seeing:
+            write_image_processor(seeing, Path(made))
+        if tokenizer:
+            write_tokenizer(Path(made), seeing)
+        return {file.name: file.read_bytes() for file in Path(made).iterdir()}
 
 
 def draw_weights(model: nn.Module, spread: float) -> None:
