@@ -15,7 +15,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import transformers
 from PIL import Image
 
 import lsv_multimodal.plugin
@@ -279,7 +278,9 @@ def test_prompts_of_families_have_the_marks_that_their_processors_read(monkeypat
 
 @pytest.mark.row("F-899")
 def test_offline_encoders_and_weights(run, tmp_path: Path) -> None:
-    save(make_model(transformers.BartForConditionalGeneration, tiny_config("bart")), tmp_path)
+    from transformers import BartForConditionalGeneration
+
+    save(make_model(BartForConditionalGeneration, tiny_config("bart")), tmp_path)
     write_tokenizer(tmp_path)
     assert len(run("offline/encoder_decoder", "--model", tmp_path, "--max-model-len", "64")) == 3
     assert len(run("offline/weights", *SMALL)) >= 1

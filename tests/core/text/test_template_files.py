@@ -5,7 +5,6 @@ import logging
 from pathlib import Path
 
 import pytest
-from transformers import ProcessorMixin
 
 from lsv.text.chat_template import read_templates
 
@@ -24,6 +23,8 @@ from lsv.text.chat_template import read_templates
 def test_the_template_of_a_processor_is_that_of_transformers(
     files: dict[str, str], expected: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
+    from transformers import ProcessorMixin
+
     caplog.set_level(logging.INFO)
     for name, text in {"preprocessor_config.json": "", **files}.items():
         content = text if name.endswith(".jinja") else json.dumps({"chat_template": text} if text else {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,8 +12,6 @@ from pydantic import TypeAdapter
 from lsv_base.errors import Overloaded
 from lsv_testing.fakes.client import FakeClient
 from suite.messages import THINKS, USER, WEATHER, ask
-
-anthropic = pytest.importorskip("anthropic", reason="Anthropic's client is not installed: pip install anthropic")
 
 ASKED: dict[str, Any] = {"model": "fake", "max_tokens": 200, "messages": USER}
 
@@ -23,8 +22,14 @@ async def site(start):
     return await start(engine, tool_call_parser="hermes", reasoning_parser="qwen3", api_keys=("k",))
 
 
+@pytest.fixture(scope="module")
+def anthropic() -> ModuleType:
+    """Anthropic's client, which takes two seconds to import."""
+    return pytest.importorskip("anthropic", reason="Anthropic's client is not installed: pip install anthropic")
+
+
 @pytest.fixture
-async def client(site):
+async def client(site, anthropic):
     async with anthropic.AsyncAnthropic(base_url=site.server.address, api_key="k", max_retries=0) as client:
         yield client
 
@@ -69,7 +74,7 @@ async def test_count_tokens(client):
     assert counted.input_tokens == message.usage.input_tokens + message.usage.cache_read_input_tokens
 
 
-async def test_models(client, site):
+async def test_models(client, site, anthropic):
     page = await client.models.list()
     assert [(model.id, model.type, model.max_input_tokens) for model in page.data] == [("fake", "model", 512)]
     assert not page.has_next_page()
@@ -80,7 +85,7 @@ async def test_models(client, site):
     assert (await site.http.get("/v1/models", headers={"x-api-key": "k"})).json()["object"] == "list"
 
 
-async def test_errors_have_their_classes(client, site):
+async def test_errors_have_their_classes(client, site, anthropic):
     with pytest.raises(anthropic.NotFoundError) as missing:
         await client.messages.create(**{**ASKED, "model": "claude"})
     assert missing.value.body["error"]["type"] == "not_found_error"
@@ -96,7 +101,7 @@ async def test_errors_have_their_classes(client, site):
             await stream.get_final_message()
 
 
-async def test_strict_models_take_answers_and_events(site):
+async def test_strict_models_take_answers_and_events(site, anthropic):
     site.http.headers["x-api-key"] = "k"
     reply = await ask(site, tools=[WEATHER])
     anthropic.types.Message.model_validate_json(reply.content, strict=True)
