@@ -83,7 +83,8 @@ def find_tests(root: Path = ROOT / "tests") -> dict[str, list[str]]:
     """The tests that name rows, found in the source: nothing is imported."""
     held: dict[str, list[str]] = {}
     for file in sorted(root.rglob("test_*.py")):
-        for test, row in _marks(ast.parse(file.read_text(encoding="utf-8"))):
+        text = file.read_text(encoding="utf-8")
+        for test, row in _marks(ast.parse(text)) if _MARK in text else ():
             held.setdefault(row, []).append(f"{file.relative_to(root.parent)}::{test}")
     return held
 
@@ -100,12 +101,13 @@ def _marks(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 _TESTS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_MARK = "pytest.mark.row"
 
 
 def _rows(marks: ast.expr) -> Iterator[str]:
     """The rows in an expression, each once."""
     calls = (node for node in ast.walk(marks) if isinstance(node, ast.Call))
-    named = (call.args for call in calls if ast.unparse(call.func) == "pytest.mark.row")
+    named = (call.args for call in calls if ast.unparse(call.func) == _MARK)
     yield from dict.fromkeys(ast.literal_eval(argument) for arguments in named for argument in arguments)
 
 

@@ -24,19 +24,26 @@ compatibility = load()
 Row = compatibility.Row
 
 
-def test_rows_that_tests_name_exist_and_nothing_contradicts_them() -> None:
-    rows, held, evidence = compatibility.read_table(), compatibility.find_tests(), compatibility.read_evidence()
+@pytest.fixture(scope="module")
+def held() -> dict[str, list[str]]:
+    """All tests of rows, found in the source."""
+    found: dict[str, list[str]] = compatibility.find_tests()
+    return found
+
+
+def test_rows_that_tests_name_exist_and_nothing_contradicts_them(held: dict[str, list[str]]) -> None:
+    rows, evidence = compatibility.read_table(), compatibility.read_evidence()
     assert compatibility.find_faults(rows, held, evidence) == []
     assert "tests/launch/test_recipes.py::test_the_line_for_gaudis" in held["F-196"]
 
 
-def test_the_page_is_what_the_tests_say() -> None:
-    page = compatibility.page(compatibility.read_table(), compatibility.find_tests(), compatibility.read_evidence())
+def test_the_page_is_what_the_tests_say(held: dict[str, list[str]]) -> None:
+    page = compatibility.page(compatibility.read_table(), held, compatibility.read_evidence())
     assert compatibility.DOCUMENT.read_text(encoding="utf-8") == page, "run python tools/compatibility.py --write"
 
 
-def test_all_evidence_is_of_tests_that_name_rows() -> None:
-    named = {test for tests in compatibility.find_tests().values() for test in tests}
+def test_all_evidence_is_of_tests_that_name_rows(held: dict[str, list[str]]) -> None:
+    named = {test for tests in held.values() for test in tests}
     assert [test for test in compatibility.read_evidence() if test not in named] == [], "run make evidence"
 
 
