@@ -69,7 +69,7 @@ struct Int4Pass : GroupPass {
   int8_t* unpacked;     // kInt4PassTiles int8 tiles of the panel
   const float* scales;  // of the panel, [groups][kPanel]
 };
-constexpr int64_t kInt4PassTiles = 8;
+constexpr int64_t kInt4PassTiles = 14;
 
 // `streaming`: the weights come from memory and are used once; they are fetched a little ahead.
 void pass_bf16(const Pass& pass, bool streaming);

@@ -119,7 +119,9 @@ void unpack_tile(const char* nibbles, int8_t* to) {
 }
 
 // The weights of a pass, as multiply_groups takes them. `add` adds a group's products with a block of rows, scaled, in
-// the operations of the vector kernel and in its order.
+// the operations of the vector kernel and in its order. The first group is added to zeros, which need not be stored.
+
+template <bool kFirst> Floats sums_before(const float* sums) { return kFirst ? Floats{} : load(sums); }
 
 // int4: unpacked one group ahead of their use, so that neither waits for the other.
 class Int4Weights {
@@ -136,6 +138,7 @@ class Int4Weights {
     return (const char*)p_.unpacked + input / 64 * 2 * kTileBytes + input % 64 / 4 * kLine;
   }
 
+  template <bool kFirst>
   void add(int64_t group, const float* row_scales, int rows, const int32_t* products, float* sums) const {
     const float* scales = p_.scales + group * kPanel;
     Floats columns[kVectors];
@@ -145,7 +148,7 @@ class Int4Weights {
       for (int v = 0; v < kVectors; ++v) {
         const int at = row * kPanel + v * kLanes;
         Floats product = __builtin_convertvector(load_as<Ints>(products + at), Floats) * row_scales[row];
-        store(sums + at, load(sums + at) + product * columns[v]);
+        store(sums + at, sums_before<kFirst>(sums + at) + product * columns[v]);
       }
   }
 
@@ -172,13 +175,14 @@ template <bool kStreaming> class Int8Weights {
     return weights;
   }
 
+  template <bool kFirst>
   void add(int64_t, const float* row_scales, int rows, const int32_t* products, float* sums) const {
 #pragma GCC unroll 4
     for (int row = 0; row < rows; ++row)
       for (int v = 0; v < kVectors; ++v) {
         const int at = row * kPanel + v * kLanes;
         Floats product = __builtin_convertvector(load_as<Ints>(products + at), Floats);
-        store(sums + at, multiply_add(product, broadcast(row_scales[row]), load(sums + at)));
+        store(sums + at, multiply_add(product, broadcast(row_scales[row]), sums_before<kFirst>(sums + at)));
       }
   }
 
@@ -187,12 +191,20 @@ template <bool kStreaming> class Int8Weights {
   const char* ahead_;
 };
 
-template <int kBlocks, class Weights>
-void add_group(const Weights& weights, const GroupPass& p, int64_t group, int rows, const int32_t* products) {
-  weights.add(group, p.row_scales[0] + group * kBlock, kBlocks == 2 ? kBlock : rows, products, p.pass.sums);
+template <int kBlocks, bool kFirst, class Weights>
+void add_blocks(const Weights& weights, const GroupPass& p, int64_t group, int rows, const int32_t* products) {
+  const float* row_scales = p.row_scales[0] + group * kBlock;
+  weights.template add<kFirst>(group, row_scales, kBlocks == 2 ? kBlock : rows, products, p.pass.sums);
   if (kBlocks == 1) return;
   constexpr int kNext = kBlock * kPanel;
-  weights.add(group, p.row_scales[1] + group * kBlock, rows - kBlock, products + kNext, p.pass.sums + kNext);
+  row_scales = p.row_scales[1] + group * kBlock;
+  weights.template add<kFirst>(group, row_scales, rows - kBlock, products + kNext, p.pass.sums + kNext);
+}
+
+template <int kBlocks, class Weights>
+void add_group(const Weights& weights, const GroupPass& p, int64_t group, int rows, const int32_t* products) {
+  if (p.pass.first && !group) add_blocks<kBlocks, true>(weights, p, group, rows, products);
+  else add_blocks<kBlocks, false>(weights, p, group, rows, products);
 }
 
 // Products are scaled one group after the tiles have found them: neither waits for the other.
@@ -202,7 +214,6 @@ template <class Weights, int kBlocks, class T> void multiply_groups(const T& p, 
   const Pass& pass = p.pass;
   const int64_t inputs = pass.tiles * 64, groups = (inputs + p.group - 1) / p.group;
   const int step = std::min(p.group, 64);  // inputs of a tile multiplication
-  if (pass.first) std::fill_n(pass.sums, rows * kPanel, 0.0f);
   for (int64_t group = 0; group < groups; ++group) {
     weights.prepare(group);
     zero_sums<kBlocks>();
