@@ -160,7 +160,7 @@ class Plugins:
                 yield name, by_plugin[name]
 
     def watching(self) -> AbstractContextManager[Callable[[str], None]]:
-        """Gives a function that is told who begins a turn; who takes long is named in the log."""
+        """Watch plugins at work: call the yielded function with a name at the start of each turn."""
         return guard.watching() if self._watched else nullcontext(lambda what: None)
 
     def blame(self, plugin: str, error: Exception) -> None:
@@ -238,9 +238,7 @@ def packages() -> set[str]:
 
 @cache
 def _find_installed(path: Sequence[str]) -> Sequence[Origin]:
-    """All plugins in a search path, by name. Reading them takes as long as loading them, which a process does again and
-    again.
-    """
+    """All plugins in a search path, by name. Reading takes as long as loading, and a process loads plugins often."""
     return tuple(sorted(_read_origins(), key=lambda origin: (origin.name, origin.distribution)))
 
 

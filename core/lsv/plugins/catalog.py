@@ -83,7 +83,7 @@ class Hooks(Protocol):
         ...
 
     def watching(self) -> AbstractContextManager[Callable[[str], None]]:
-        """Gives a function that is told who begins a turn; who takes long is named in the log."""
+        """Watch plugins at work: call the yielded function with a name at the start of each turn."""
         ...
 
     def blame(self, plugin: str, error: Exception) -> None:

@@ -78,9 +78,7 @@ def _guard(
 
 
 class Watch:
-    """A thread beside work that is done in turns. It says in the log who is at work where that takes long: a hang has a
-    name.
-    """
+    """A thread that watches work done in turns. It logs who has been at work for long, so that a hang has a name."""
 
     def __init__(self) -> None:
         self._turn = ("", 0.0)  # who is at work, and since when
@@ -88,7 +86,7 @@ class Watch:
         self._over = threading.Event()
 
     def begin(self, what: str) -> None:
-        """A turn begins, and the one before has ended."""
+        """Start a turn, which ends the previous one."""
         self._turn = (what, time.monotonic())
         if self._thread is None:
             self._thread = threading.Thread(target=self._look, name="plugin watch", daemon=True)
@@ -112,7 +110,7 @@ class Watch:
 
 @contextmanager
 def watching() -> Iterator[Callable[[str], None]]:
-    """A ``Watch`` of what is done in the block, which tells it who begins a turn."""
+    """Watch the block. Call the yielded function with a name at the start of each turn."""
     watch = Watch()
     try:
         yield watch.begin

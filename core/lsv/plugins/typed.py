@@ -13,8 +13,8 @@ import msgspec
 _TOLD = 60
 """Characters of a value that an error shows."""
 
-
 Fits = Callable[[object], bool]
+"""Whether a value has a type."""
 
 
 def check_types(record: msgspec.Struct) -> None:
@@ -27,14 +27,12 @@ def check_types(record: msgspec.Struct) -> None:
 
 @cache
 def _fields(kind: type[msgspec.Struct]) -> dict[str, tuple[Any, Fits]]:
-    """By field its annotation, and what tells whether a value fits."""
+    """The annotation of each field, with its predicate."""
     return {name: (hint, _fits(hint)) for name, hint in get_type_hints(kind).items()}
 
 
 def _fits(hint: Any) -> Fits:
-    """What tells whether a value is of an annotation. A text is no sequence of texts: the likely slip is a missing
-    comma.
-    """
+    """The predicate of an annotation. A string is not a sequence of strings: the likely slip is a missing comma."""
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
         return lambda value: True
@@ -69,7 +67,7 @@ def _fits_tuple(arguments: tuple[Any, ...]) -> Fits:
 
 
 def _fits_plain(kind: type) -> Fits:
-    """A truth value is no number."""
+    """A bool is not a number."""
     if kind is float:
         return lambda value: isinstance(value, int | float) and not isinstance(value, bool)
     if kind in (bool, object):
