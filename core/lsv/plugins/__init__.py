@@ -233,7 +233,7 @@ def load(
 
 def packages() -> set[str]:
     """The packages of installed plugins and core, and the ground library below them. None is imported."""
-    return {"lsv_base", *(point.module.partition(".")[0] for point in entry_points(group=GROUP))}
+    return {"lsv_base", *(origin.module.partition(".")[0] for origin in _find_installed(tuple(sys.path)))}
 
 
 @cache
