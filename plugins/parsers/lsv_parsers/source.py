@@ -7,7 +7,7 @@ it has come, so what it makes of an answer does not depend on how the answer was
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import lru_cache
 from typing import TypeVar
 
@@ -24,9 +24,9 @@ class Marks:
     def __init__(self, marks: Sequence[str]) -> None:
         self.marks = tuple(sorted({mark for mark in marks if mark}, key=len, reverse=True))
         self.longest = len(self.marks[0]) if self.marks else 0
-        self._pattern = _any_of(self.marks)
+        self._pattern = re.compile(_any_of(self.marks))
         begins = {mark[:size] for mark in self.marks for size in range(1, len(mark))}
-        self._begun = re.compile(_any_of(sorted(begins, key=len, reverse=True)).pattern + r"\Z")
+        self._begun = re.compile(_any_of(begins) + r"\Z")
 
     def find(self, text: str, at: int, *, ended: bool) -> tuple[int, int]:
         """Where the first mark begins and ends; both the same where only the text before it is certain.
@@ -34,19 +34,16 @@ class Marks:
         A mark is not certain while a longer one may still come of it, before the text has ``ended``.
         """
         found = self._pattern.search(text, at)
-        certain = max(at, len(text) - self.longest + 1)  # no mark that begins before can still grow
-        if found is not None and (ended or found.start() < certain):
-            return found.span()
-        begun = None if ended else self._begun.search(text, certain)
+        begun = None if ended else self._begun.search(text, max(at, len(text) - self.longest + 1))
         held = len(text) if begun is None else begun.start()
         if found is not None and found.start() < held:
             return found.span()
         return held, held
 
 
-def _any_of(texts: Sequence[str]) -> re.Pattern[str]:
-    """The first of ``texts`` that stands at a place."""
-    return re.compile(f"(?:{'|'.join(map(re.escape, texts))})" if texts else r"(?!)")
+def _any_of(texts: Iterable[str]) -> str:
+    """The pattern of the first of ``texts`` that stands at a place."""
+    return f"(?:{'|'.join(map(re.escape, texts)) or '(?!)'})"
 
 
 @lru_cache(maxsize=256)
