@@ -126,17 +126,17 @@ def old_objects() -> Iterator[None]:
     gc.collect()
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_sessionfinish() -> None:
-    """pytest looks for garbage five times at the end, and would traverse all that is left each time."""
-    _HEAP.freeze()
-
-
 @pytest.fixture(autouse=True)
 def imported_objects() -> Iterator[None]:
     """The same for what a test, or a fixture before it, has imported."""
     yield
     _HEAP.freeze_imports()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    """pytest looks for garbage five times at the end, and would traverse all that is left each time."""
+    _HEAP.freeze()
 
 
 @pytest.fixture(scope="module")
