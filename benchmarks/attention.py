@@ -11,7 +11,6 @@ kernels.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import statistics
 import time
@@ -21,10 +20,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from builds import PAUSE, load
 from machine import measure_limits
 
 from lsv.kv.spec import KVGroup
-from lsv_cpu import native
 from lsv_cpu.attention import CpuAttention
 from lsv_cpu.cache import KVCache
 from lsv_cpu.codes import FORMS, encode
@@ -34,7 +33,6 @@ from lsv_runtime.devices.device import Device
 
 BLOCK = 32
 MOST_LAYERS, MOST_BYTES = 24, 1 << 30
-PAUSE = 0.005  # seconds in which the team of the build measured before goes to sleep
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +129,6 @@ def chosen(only: str | None) -> list[Case]:
     if only is None:
         return [case for cases in CASES.values() for case in cases]
     return CASES[only] if only in CASES else [Case(*(int(n) for n in only.split(",")))]
-
-
-def load(path: Path, threads: int) -> ctypes.CDLL:
-    library = ctypes.CDLL(str(path))
-    for name in ("lsv_attend", "lsv_set_team"):
-        result, arguments = native.SIGNATURES[name]
-        getattr(library, name).argtypes, getattr(library, name).restype = arguments, result
-    library.lsv_set_team(threads, None)
-    return library
 
 
 def measure(

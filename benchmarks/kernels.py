@@ -2,25 +2,30 @@
 can do at most.
 
     python benchmarks/kernels.py [--formats bf16,int4/64] [--shapes 9728x896] [--rows 1,16,1024] [--isa avx512] [--json]
+        [--against LIBRARY]
 
 Weights are random and lie in memory, not in a cache: each call takes another copy of the matrix, as a model does.
 Activations are packed or quantised inside the time. ``memory`` is the share of the best read bandwidth measured in the
 same run that the weights' bytes alone make up, ``peak`` that of the instructions' peak rate; the larger of the two says
 how far a kernel is from what binds it. Virtual machines drift: the limits are measured before each format, and the best
-found so far in the run count.
+found so far in the run count. With ``--against``, another build of the native kernels is measured in turns with this
+one, and ``ratio`` is its time over this one's.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import itertools
 import json
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
+from builds import PAUSE, load
 from machine import Limits, measure_limits
 
 from lsv_cpu import arena, native
@@ -29,6 +34,8 @@ from lsv_cpu.machine import Machine
 from lsv_cpu.team import set_team
 
 LEAST_CALLS = 5
+TURNS = 5  # of each build, where there are two
+WARM = 0.01  # seconds of a turn in which the team wakes up
 PANEL = 32  # outputs
 
 
@@ -44,7 +51,7 @@ class Format:
     peak: str
     bits: int = 0
     offset: bool = False
-    signed: bool = False  # the values of 8 bits are those of fp8, else of counts
+    signed: bool = False  # the values of 8 bits are those of fp8, else whole numbers
 
 
 FORMATS = {
@@ -73,6 +80,7 @@ class Rate:
     memory: float
     tflops: float
     peak: float
+    ratio: float | None = None
 
 
 class Weights:
@@ -80,8 +88,8 @@ class Weights:
 
     def __init__(self, library: ctypes.CDLL, format: Format, shape: str, size: int) -> None:
         self.format, self._library = format, library
-        counts = torch.arange(1 << format.bits)
-        values = counts.to(torch.uint8).view(torch.float8_e4m3fn) if format.signed else counts
+        codes = torch.arange(1 << format.bits)
+        values = codes.to(torch.uint8).view(torch.float8_e4m3fn) if format.signed else codes - len(codes) // 2
         self._values = values.bfloat16()
         self.outputs, self.inputs, gate = read_shape(shape)
         self.width = self.outputs // 2 if gate else self.outputs
@@ -91,9 +99,9 @@ class Weights:
         self._kept = copies
         self._records = [self._record(gate, *copy) for copy in copies]
 
-    def call(self, number: int, x: torch.Tensor, out: torch.Tensor) -> None:
+    def call(self, library: ctypes.CDLL, number: int, x: torch.Tensor, out: torch.Tensor) -> None:
         record = self._records[number % len(self._records)]
-        self._library.lsv_linear(ctypes.byref(record), x.data_ptr(), x.stride(0), len(x), out.data_ptr())
+        library.lsv_linear(ctypes.byref(record), x.data_ptr(), x.stride(0), len(x), out.data_ptr())
 
     def _record(self, gate: int, *parts: torch.Tensor) -> LinearRecord:
         format = self.format
@@ -137,28 +145,43 @@ def read_shape(text: str) -> tuple[int, int, int]:
     return outputs, inputs, GATES[gate] if gate else 0
 
 
-def measure(weights: Weights, rows: int, seconds: float) -> float:
-    """Median seconds of a call."""
+def measure(builds: Sequence[ctypes.CDLL], weights: Weights, rows: int, seconds: float) -> list[float]:
+    """Median seconds of a call of each build; they take turns."""
     x = torch.randn(rows, weights.inputs).to(weights.format.dtype)
     out = torch.empty(rows, weights.width, dtype=weights.format.dtype)
-    took: list[float] = []
-    weights.call(-1, x, out)
-    end = time.perf_counter() + seconds
-    while len(took) < LEAST_CALLS or time.perf_counter() < end:
-        began = time.perf_counter()
-        weights.call(len(took), x, out)
-        took.append(time.perf_counter() - began)
-    return statistics.median(took)
+    took: list[list[float]] = [[] for _ in builds]
+    numbers = itertools.count()
+
+    def call_for(build: ctypes.CDLL, least: int, seconds: float) -> list[float]:
+        times: list[float] = []
+        end = time.perf_counter() + seconds
+        while len(times) < least or time.perf_counter() < end:
+            began = time.perf_counter()
+            weights.call(build, next(numbers), x, out)
+            times.append(time.perf_counter() - began)
+        return times
+
+    turns = TURNS if len(builds) > 1 else 1
+    for _ in range(turns):
+        for build, times in zip(builds, took, strict=True):
+            if turns > 1:
+                time.sleep(PAUSE)
+            call_for(build, 1, WARM)
+            times.extend(call_for(build, LEAST_CALLS // turns + 1, seconds / turns))
+    return [statistics.median(times) for times in took]
 
 
-def rates(library: ctypes.CDLL, name: str, shape: str, limits: Limits, options: argparse.Namespace) -> Iterator[Rate]:
-    weights = Weights(library, FORMATS[name], shape, options.mebibytes << 20)
+def rates(
+    builds: Sequence[ctypes.CDLL], name: str, shape: str, limits: Limits, options: argparse.Namespace
+) -> Iterator[Rate]:
+    weights = Weights(builds[0], FORMATS[name], shape, options.mebibytes << 20)
     for rows in map(int, options.rows.split(",")):
-        seconds = measure(weights, rows, options.seconds)
+        seconds, *others = measure(builds, weights, rows, options.seconds)
         gbps = weights.bytes / seconds / 1e9
         tflops = 2 * rows * weights.outputs * weights.inputs / seconds / 1e12
         most = limits[FORMATS[name].peak] or limits["fp32_tflops"]
-        yield Rate(name, shape, rows, seconds * 1e6, gbps, gbps / limits["read_gbps"], tflops, tflops / most)
+        ratio = others[0] / seconds if others else None
+        yield Rate(name, shape, rows, seconds * 1e6, gbps, gbps / limits["read_gbps"], tflops, tflops / most, ratio)
 
 
 def main() -> None:
@@ -170,6 +193,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(Machine().physical_cores()))
     parser.add_argument("--seconds", type=float, default=0.2, help="for each number of rows")
     parser.add_argument("--mebibytes", type=int, default=256, help="weights of a format and shape; far over the caches")
+    parser.add_argument("--against", type=Path, help="another build of the native kernels")
     parser.add_argument("--json", action="store_true", help="one object a line, the limits among them")
     options = parser.parse_args()
 
@@ -179,6 +203,7 @@ def main() -> None:
         parser.error("there is no native code to measure")
     torch.set_num_threads(1)
     set_team(options.threads, None)
+    builds = [library, *([load(options.against, options.threads)] if options.against else [])]
     isa = native.resolve_isa(options.isa)
     limits: Limits = {}
     for shape in options.shapes.split(","):
@@ -186,7 +211,7 @@ def main() -> None:
             found = measure_limits(options.threads)
             limits = {key: max(value, limits.get(key, 0)) for key, value in found.items()}
             print(json.dumps(limits) if options.json else title(shape, isa, limits), flush=True)
-            for rate in rates(library, name, shape, limits, options):
+            for rate in rates(builds, name, shape, limits, options):
                 print(json.dumps(asdict(rate)) if options.json else line(rate), flush=True)
 
 
@@ -194,14 +219,14 @@ def title(shape: str, isa: str, limits: Limits) -> str:
     return (
         f"\n{shape}, {isa}, {limits['threads']:g} threads; at most {limits['read_gbps']:.1f} GB/s, "
         f"fp32 {limits['fp32_tflops']:.2f}, bf16 {limits['bf16_tflops']:.2f}, int8 {limits['int8_tops']:.2f} T/s\n"
-        f"{'format':>9} {'rows':>5} {'us':>10} {'GB/s':>7} {'memory':>7} {'T/s':>7} {'peak':>6}"
+        f"{'format':>9} {'rows':>5} {'us':>10} {'GB/s':>7} {'memory':>7} {'T/s':>7} {'peak':>6} {'ratio':>6}"
     )
 
 
 def line(rate: Rate) -> str:
     return (
         f"{rate.format:>9} {rate.rows:>5} {rate.microseconds:>10.1f} {rate.gbps:>7.1f} {rate.memory:>7.0%} "
-        f"{rate.tflops:>7.3f} {rate.peak:>6.0%}"
+        f"{rate.tflops:>7.3f} {rate.peak:>6.0%}" + ("" if rate.ratio is None else f" {rate.ratio:>6.2f}")
     )
 
 
