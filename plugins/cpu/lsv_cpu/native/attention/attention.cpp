@@ -129,9 +129,9 @@ template <class T, class S> class VectorKernel : public QueryRows<T, S> {
     for (int at = panel.first / kScoreKeys * kScoreKeys; at < panel.last; at += kScoreKeys) {
       const int n = at / kLanes;
       for_row_blocks(rows, [&](auto block, int r) {
-        score<D, block>(q_ + r * D::kInputs, rows, keys_ + n, layer_.dim % D::kInputs ? odd_keys_ + n : nullptr,
-                        layer_.dim / D::kInputs, line_of_keys(),
-                        scores_ + r * kScoreStride + at, {r ? nullptr : ahead_ + n, line});
+        score_keys<D, block>(q_ + r * D::kInputs, rows, keys_ + n, layer_.dim % D::kInputs ? odd_keys_ + n : nullptr,
+                             layer_.dim / D::kInputs, line_of_keys(), scores_ + r * kScoreStride + at,
+                             {r ? nullptr : ahead_ + n, line});
       });
     }
   }

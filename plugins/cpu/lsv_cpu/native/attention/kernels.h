@@ -14,22 +14,13 @@ constexpr int kPanelKeys = 128;  // keys that are scored and weighed before thos
 constexpr int kGroup = 16;   // keys whose lines lie in one block, whatever its size
 constexpr int kScoreStride = kPanelKeys + 16;  // floats from row to row: no power of two, for the cache's sets
 
-#if defined(__AVX512F__)
-constexpr int kBlockRows = 12;  // a register tile: 12 rows x 2 vectors of sums, of 32 registers
-#elif defined(__AVX2__)
-constexpr int kBlockRows = 4;
-#else
-constexpr int kBlockRows = 2;
-#endif
-constexpr int kBlockVectors = 2;
+constexpr int kBlockRows = kTileRows;  // of a register tile
+constexpr int kBlockVectors = 32 / kLanes;
 constexpr int kScoreKeys = kBlockVectors * kLanes;  // keys scored at a time
 
 // Lines of bfloat16 times floats: what codes are widened to where rows have more bits than that.
 struct WideDot : FloatPairs<BFloat16> {
-  static Weights weights(const BFloat16* from) {
-    Words pairs = load_as<Words>(from);
-    return {(Floats)(pairs << 16), (Floats)(pairs & 0xffff0000u)};
-  }
+  template <int kPart> static Floats part(const BFloat16* line) { return widen_pairs<kPart>(load_as<Words>(line)); }
 };
 
 // Calls f(integral_constant R, at) for blocks of rows, all of R <= kBlockRows rows or one less.
@@ -55,42 +46,46 @@ struct Ahead {
 };
 
 // The last features of an odd dim, [kLanes], as a line whose second halves are zero.
-template <class D, class Line> typename D::Weights odd_line(const Line* from) {
-  Line line[kLanes * D::kInputs] = {};
+template <class D, class Line> void widen_odd_line(const Line* from, Line* line) {
+  std::fill_n(line, kLanes * D::kInputs, Line{});
   for (int i = 0; i < kLanes; ++i) line[i * D::kInputs] = from[i];
-  return D::weights(line);
 }
 
-// scores[r][0..kScoreKeys) = q[r] . keys. q: [pairs][rows][pair]; keys: where each vector of keys has its first line.
-template <class D, int R, class Line>
+// scores[r][0..N * kLanes) = q[r] . keys. q: [pairs][rows][pair]; keys: where each vector of keys has its first line.
+template <class D, int R, int N, class Line>
 void score(const typename D::Input* q, int rows, const Line* const* keys, const Line* const* odd, int pairs, int64_t line,
            float* scores, Ahead ahead) {
-  Floats sums[R][kBlockVectors];
+  Floats sums[R][N];
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r)
-#pragma GCC unroll 2
-    for (int n = 0; n < kBlockVectors; ++n) sums[r][n] = Floats{};
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) sums[r][n] = Floats{};
   for (int p = 0; p < pairs; ++p) {
     if (ahead.lines)
-      for (int n = 0; n < kBlockVectors; ++n) __builtin_prefetch(ahead.lines[n] + p * ahead.line, 0, kSecondLevel);
-    typename D::Weights weights[kBlockVectors];
-    for (int n = 0; n < kBlockVectors; ++n) weights[n] = D::weights(keys[n] + p * line);
+      for (int n = 0; n < N; ++n) __builtin_prefetch(ahead.lines[n] + p * ahead.line, 0, kSecondLevel);
     const typename D::Input* pair = q + (int64_t)p * rows * D::kInputs;
-#pragma GCC unroll 12
-    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 2
-      for (int n = 0; n < kBlockVectors; ++n) sums[r][n] = D::add(sums[r][n], weights[n], pair + r * D::kInputs);
+    add_step<D>(sums, [&](int n) { return keys[n] + p * line; }, [&](int r) { return pair + r * D::kInputs; });
   }
-  if (odd)
-#pragma GCC unroll 2
-    for (int n = 0; n < kBlockVectors; ++n)
-#pragma GCC unroll 12
-      for (int r = 0; r < R; ++r)
-        sums[r][n] = D::add(sums[r][n], odd_line<D>(odd[n]), q + ((int64_t)pairs * rows + r) * D::kInputs);
+  if (odd) {
+    Line last[N][kLanes * D::kInputs];
+    for (int n = 0; n < N; ++n) widen_odd_line<D>(odd[n], last[n]);
+    const typename D::Input* pair = q + (int64_t)pairs * rows * D::kInputs;
+    add_step<D>(sums, [&](int n) { return last[n]; }, [&](int r) { return pair + r * D::kInputs; });
+  }
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r)
-#pragma GCC unroll 2
-    for (int n = 0; n < kBlockVectors; ++n) store(scores + r * kScoreStride + n * kLanes, sums[r][n]);
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) store(scores + r * kScoreStride + n * kLanes, sums[r][n]);
+}
+
+// The same for kScoreKeys keys.
+template <class D, int R, class Line>
+void score_keys(const typename D::Input* q, int rows, const Line* const* keys, const Line* const* odd, int pairs,
+                int64_t line, float* scores, Ahead ahead) {
+  constexpr int N = vectors_together(R, kBlockVectors);
+  for (int n = 0; n < kBlockVectors; n += N)
+    score<D, R, N>(q, rows, keys + n, odd ? odd + n : nullptr, pairs, line, scores + n * kLanes,
+                   {ahead.lines ? ahead.lines + n : nullptr, ahead.line});
 }
 
 // sums[r] += weights[r][from..to) . values, for N vectors of features. values: where each group of keys has its first line.
@@ -101,7 +96,7 @@ void weigh(const typename D::Input* weights, const Line* const* values, int feat
   Floats s[R][N];
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int n = 0; n < N; ++n) s[r][n] = load(sums + r * stride + n * kLanes);
   for (int key = from; key < to;) {
     int end = std::min(to, (key / kGroup + 1) * kGroup);
@@ -112,17 +107,12 @@ void weigh(const typename D::Input* weights, const Line* const* values, int feat
           int row = (feature + n * kLanes + key % kLanes) / kPair;
           __builtin_prefetch(ahead.lines[key / kLanes] + row * ahead.line, 0, kSecondLevel);
         }
-      typename D::Weights vectors[N];
-      for (int n = 0; n < N; ++n) vectors[n] = D::weights(at + n * kLanes * kPair);
-#pragma GCC unroll 12
-      for (int r = 0; r < R; ++r)
-#pragma GCC unroll 2
-        for (int n = 0; n < N; ++n) s[r][n] = D::add(s[r][n], vectors[n], weights + r * kStride + key);
+      add_step<D>(s, [&](int n) { return at + n * kLanes * kPair; }, [&](int r) { return weights + r * kStride + key; });
     }
   }
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int n = 0; n < N; ++n) store(sums + r * stride + n * kLanes, s[r][n]);
 }
 
@@ -130,9 +120,10 @@ void weigh(const typename D::Input* weights, const Line* const* values, int feat
 template <class D, int R, class Line>
 void weigh_features(const typename D::Input* weights, const Line* const* values, int features, int from, int to,
                     int64_t line, float* sums, int stride, Ahead ahead) {
+  constexpr int N = vectors_together(R, kBlockVectors);
   int at = 0;
-  for (; at + kBlockVectors * kLanes <= features; at += kBlockVectors * kLanes)
-    weigh<D, R, kBlockVectors>(weights, values, at, from, to, line, sums + at, stride, ahead);
+  for (; at + N * kLanes <= features; at += N * kLanes)
+    weigh<D, R, N>(weights, values, at, from, to, line, sums + at, stride, ahead);
   for (; at < features; at += kLanes) weigh<D, R, 1>(weights, values, at, from, to, line, sums + at, stride, ahead);
 }
 

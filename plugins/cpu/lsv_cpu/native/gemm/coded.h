@@ -56,11 +56,11 @@ struct Cut {
 
 // How weights in pairs of bfloat16 are multiplied with a row's inputs: see dot.h.
 struct FloatProducts : FloatPairs<float> {
-  static Weights weights(Words pairs) { return {(Floats)(pairs << 16), (Floats)(pairs & 0xffff0000u)}; }
+  template <int kPart> static Floats part(Words pairs) { return widen_pairs<kPart>(pairs); }
 };
 #if defined(__AVX512BF16__)
 struct PairProducts : Dot<BFloat16> {
-  static Weights weights(Words pairs) { return (__m512i)pairs; }
+  template <int kPart> static __m512i part(Words pairs) { return (__m512i)pairs; }
 };
 template <class T> using Products = std::conditional_t<std::is_same_v<T, BFloat16>, PairProducts, FloatProducts>;
 #else

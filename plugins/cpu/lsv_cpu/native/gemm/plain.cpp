@@ -20,6 +20,7 @@ constexpr int kSteps = 16;                   // of a tile
 constexpr int kBlockBytes = 2 * kTileBytes;  // of a panel's block: one tile for either half of its outputs
 constexpr int kLineBytes = 64;
 constexpr int kVectors = kPanel / kLanes;    // of a row's sums
+constexpr int64_t kRunBlocks = 8;            // of a panel that its halves go over in turn
 constexpr int64_t kAhead = 8192;             // bytes to prefetch ahead where a panel is read once
 constexpr int64_t kFewBlocks = 6;            // row blocks up to which weights are read once, in the order they lie
 constexpr int64_t kFewChunk = 32;            // blocks of a panel's chunk then
@@ -53,44 +54,54 @@ struct Pass {
   bool first;           // sums start from zero
 };
 
-template <class T, int kRows> void add_products(const Pass& pass) {
+// Adds up the vectors of a register tile, from `first` on, over the blocks of `run`.
+template <class T, int kRows, int kTogether> void add_run(const Pass& pass, Range run, int first) {
   using D = Dot<T>;
   using Input = typename D::Input;
-  constexpr int kVectorBytes = kLanes * 4, kPerLine = kLineBytes / kVectorBytes;
-  Floats sums[kRows][kVectors];
+  constexpr int kVectorBytes = kLanes * 4, kPerLine = kLineBytes / kVectorBytes, kLines = kTogether / kPerLine;
+  constexpr int64_t kStepBytes = D::kInputs * sizeof(Input);
+  const bool zero = pass.first && run.begin == 0;
+  float* to = pass.sums + first * kLanes;
+  Floats sums[kRows][kTogether];
 #pragma GCC unroll 12
   for (int row = 0; row < kRows; ++row)
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v)
-      sums[row][v] = pass.first ? Floats{} : load(pass.sums + row * kPanel + v * kLanes);
+    for (int v = 0; v < kTogether; ++v) sums[row][v] = zero ? Floats{} : load(to + row * kPanel + v * kLanes);
 
   const char* x[(kRows + 2) / 3];  // of every third row: an address may add the stride once or twice
 #pragma GCC unroll 4
-  for (int i = 0; i < (kRows + 2) / 3; ++i) x[i] = (const char*)pass.inputs + 3 * i * pass.stride;
-  const char *line = pass.weights, *ahead = pass.ahead;
-  for (int64_t block = 0; block < pass.blocks; ++block, line += kBlockBytes - kTileBytes)
+  for (int i = 0; i < (kRows + 2) / 3; ++i)
+    x[i] = (const char*)pass.inputs + run.begin * kSteps * kStepBytes + 3 * i * pass.stride;
+  const char* line = pass.weights + run.begin * kBlockBytes + first / kPerLine * kTileBytes;
+  const char* ahead = pass.ahead + (run.begin * (kVectors / kPerLine) + first / kPerLine * (run.end - run.begin)) *
+                                       pass.ahead_lines * kLineBytes;
+  for (int64_t block = run.begin; block < run.end; ++block, line += kBlockBytes - kTileBytes)
     for (int step = 0; step < kSteps; ++step, line += kLineBytes) {
       if (step < pass.ahead_lines) {
-        __builtin_prefetch(ahead);
-        __builtin_prefetch(ahead + kLineBytes);
-        ahead += 2 * kLineBytes;
+#pragma GCC unroll 2
+        for (int i = 0; i < kLines; ++i) __builtin_prefetch(ahead + i * kLineBytes);
+        ahead += kLines * kLineBytes;
       }
-      typename D::Weights weights[kVectors];
+      add_step<D>(
+          sums, [&](int v) { return (const T*)(line + v / kPerLine * kTileBytes + v % kPerLine * kVectorBytes); },
+          [&](int row) { return (const Input*)(x[row / 3] + row % 3 * pass.stride); });
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v)
-        weights[v] = D::weights((const T*)(line + v / kPerLine * kTileBytes + v % kPerLine * kVectorBytes));
-#pragma GCC unroll 12
-      for (int row = 0; row < kRows; ++row)
-#pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v)
-          sums[row][v] = D::add(sums[row][v], weights[v], (const Input*)(x[row / 3] + row % 3 * pass.stride));
-#pragma GCC unroll 4
-      for (int i = 0; i < (kRows + 2) / 3; ++i) x[i] += D::kInputs * sizeof(Input);
+      for (int i = 0; i < (kRows + 2) / 3; ++i) x[i] += kStepBytes;
     }
 #pragma GCC unroll 12
   for (int row = 0; row < kRows; ++row)
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) store(pass.sums + row * kPanel + v * kLanes, sums[row][v]);
+    for (int v = 0; v < kTogether; ++v) store(to + row * kPanel + v * kLanes, sums[row][v]);
+}
+
+// With half of a panel's vectors at a time, both halves meet a run of the rows' inputs while it is in the first-level
+// cache.
+template <class T, int kRows> void add_products(const Pass& pass) {
+  constexpr int kTogether = vectors_together(kRows, kVectors);
+  const int64_t most = kTogether < kVectors ? kRunBlocks : pass.blocks;
+  for (int64_t at = 0; at < pass.blocks; at += most)
+    for (int first = 0; first < kVectors; first += kTogether)
+      add_run<T, kRows, kTogether>(pass, {at, std::min(at + most, pass.blocks)}, first);
 }
 
 using Kernel = void (*)(const Pass&);
