@@ -19,7 +19,9 @@ NO_GATE, SILU = 0, 1
 NIBBLES = tuple((torch.arange(-8, 8) * 0.375).tolist())
 SIGNED = tuple(float(n - 256 if n > 127 else n) for n in range(256))
 FP8 = tuple(torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().tolist())
-TABLES = {"nibbles": NIBBLES, "signed": SIGNED, "fp8": FP8}
+FLIPPED = tuple(float(n) for n in range(-128, 128))
+UNEVEN = tuple((torch.arange(-128, 128) * 0.375).bfloat16().tolist())
+TABLES = {"nibbles": NIBBLES, "signed": SIGNED, "flipped": FLIPPED, "fp8": FP8, "uneven": UNEVEN}
 # Of the largest output or 1: a rounding of the result, and for float32 the sums' order.
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2**-8, torch.float16: 2**-11}
 ROWS = (1, 2, 3, 4, 5, 7, 12, 13, 16, 33)

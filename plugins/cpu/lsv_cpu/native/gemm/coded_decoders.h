@@ -173,6 +173,99 @@ struct Bytes {
  private:
   const uint16_t* table_;
 };
+
+#if defined(__AVX2__)
+// A table of all bytes, in bfloat16.
+struct ByteValues {
+  template <class F> explicit ByteValues(F&& value) {
+    for (int i = 0; i < 256; ++i) values[i] = value(i);
+  }
+  // Whether another table has the same numbers. NaNs are alike.
+  bool same(const uint16_t* others) const {
+    auto nan = [](uint16_t value) { return (value & 0x7fff) > 0x7f80; };
+    bool all = true;
+    for (int i = 0; i < 256; ++i) all &= (values[i] == others[i]) | (nan(values[i]) & nan(others[i]));
+    return all;
+  }
+  uint16_t values[256];
+};
+
+// The high half of a float: the number itself where that has 8 significant bits at most.
+inline uint16_t high_half(float value) { return (uint16_t)(load_as<uint32_t>(&value) >> 16); }
+
+// Codes that are numbers of e4m3, by arithmetic on bytes.
+struct SmallFloats {
+  static constexpr int kSteps = 2;
+  static constexpr bool kQuick = false;
+  static bool takes(const uint16_t* table) {
+    static const ByteValues values(value);
+    return values.same(table);
+  }
+
+  // The bytes of numbers below the normal, less what shifting their bits gives.
+  explicit SmallFloats(const void*) {
+    uint8_t low[16] = {}, high[16] = {};
+    for (int i = 0; i < 8; ++i) {
+      low[8 + i] = (uint8_t)(value(i) - shifted(i));
+      high[8 + i] = (uint8_t)((value(i) >> 8) - (shifted(i) >> 8));
+    }
+    low_ = _mm256_broadcastsi128_si256(load_as<__m128i>(low));
+    high_ = _mm256_broadcastsi128_si256(load_as<__m128i>(high));
+  }
+  void decode(Words words, Words* to) const {
+    const __m256i codes = (__m256i)words, size = codes & _mm256_set1_epi8(kSize);
+    const __m256i small = _mm256_adds_epu8(size, _mm256_set1_epi8(0x78));  // a place of a table, or past it
+    const __m256i nans = _mm256_cmpeq_epi8(size, _mm256_set1_epi8(kSize)) & _mm256_set1_epi8(kSize);
+    __m256i low = _mm256_slli_epi16(codes, 4) & _mm256_set1_epi8((char)0xf0);
+    __m256i high = _mm256_srli_epi16(size, 4) & _mm256_set1_epi8(0x0f);
+    low = _mm256_add_epi8(low, _mm256_shuffle_epi8(low_, small));
+    high = _mm256_add_epi8(_mm256_add_epi8(high, _mm256_set1_epi8(kBias)), _mm256_shuffle_epi8(high_, small));
+    high |= nans | (codes & _mm256_set1_epi8((char)0x80));
+    to[0] = (Words)_mm256_unpacklo_epi8(low, high);
+    to[1] = (Words)_mm256_unpackhi_epi8(low, high);
+  }
+
+ private:
+  static constexpr char kSize = 0x7f;  // a code without its sign
+  static constexpr int kBias = 0x3c;   // of the exponent, in a value's high byte
+  static uint16_t shifted(int size) { return (uint16_t)((size << 4) + (kBias << 8)); }
+  static uint16_t value(int code) {
+    const int size = code & kSize, sign = (code & 0x80) << 8;
+    if (size == kSize) return high_half(std::numeric_limits<float>::quiet_NaN());
+    return (uint16_t)(sign | (size < 8 ? high_half(size * 0x1p-9f) : shifted(size)));
+  }
+
+  __m256i low_, high_;
+};
+
+// Codes that are whole numbers, with their highest bit turned or not.
+struct SmallIntegers {
+  static constexpr int kSteps = 2;
+  static constexpr bool kQuick = false;
+  static bool takes(const uint16_t* table) {
+    static const ByteValues as_they_are([](int code) { return high_half((int8_t)code); });
+    static const ByteValues turned([](int code) { return high_half((int8_t)(code ^ 0x80)); });
+    return (flip(table) ? turned : as_they_are).same(table);
+  }
+
+  explicit SmallIntegers(const void* table) : flip_(_mm256_set1_epi8((char)flip((const uint16_t*)table))) {}
+  void decode(Words codes, Words* to) const {
+    const __m256i numbers = (__m256i)codes ^ flip_, zeros = _mm256_setzero_si256();
+    to[0] = to_floats(_mm256_unpacklo_epi8(zeros, numbers));
+    to[1] = to_floats(_mm256_unpackhi_epi8(zeros, numbers));
+  }
+
+ private:
+  static int flip(const uint16_t* table) { return table[0] ? 0x80 : 0; }
+  // Pairs of numbers in high bytes; as floats these have zeros where the other of a pair goes.
+  static Words to_floats(__m256i pairs) {
+    const __m256i odd = _mm256_srai_epi32(pairs, 24), even = _mm256_srai_epi32(_mm256_slli_epi32(pairs, 16), 24);
+    return (Words)_mm256_cvtepi32_ps(odd) | (Words)_mm256_cvtepi32_ps(even) >> 16;
+  }
+
+  __m256i flip_;
+};
+#endif
 #endif
 
 }  // namespace coded

@@ -146,6 +146,10 @@ template <class P> const Decoding& decoding(int bits, const void* table) {
   static const bool quick = __builtin_cpu_supports("avx512vbmi");
   if (quick) return SignedBytes::takes((const uint16_t*)table) ? kDecoding<P, SignedBytes> : kDecoding<P, QuickBytes>;
 #endif
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  if (SmallFloats::takes((const uint16_t*)table)) return kDecoding<P, SmallFloats>;
+  if (SmallIntegers::takes((const uint16_t*)table)) return kDecoding<P, SmallIntegers>;
+#endif
   return kDecoding<P, Bytes>;
 }
 
