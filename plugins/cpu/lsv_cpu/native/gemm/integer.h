@@ -10,6 +10,9 @@ namespace integer {
 #if defined(__AVX512F__)
 constexpr int kMostRowsInt8 = 12;  // rows a kernel takes at once: 12 x 2 accumulators of the 32 registers
 constexpr int kMostRowsInt4 = 6;   // 6 x 2 of a group, and as many of all groups
+#elif defined(__AVX2__)
+constexpr int kMostRowsInt8 = 4;  // 4 x 2, of 16
+constexpr int kMostRowsInt4 = 4;
 #else
 constexpr int kMostRowsInt8 = 2;
 constexpr int kMostRowsInt4 = 2;
