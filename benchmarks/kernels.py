@@ -152,9 +152,9 @@ def measure(builds: Sequence[ctypes.CDLL], weights: Weights, rows: int, seconds:
     took: list[list[float]] = [[] for _ in builds]
     numbers = itertools.count()
 
-    def call_for(build: ctypes.CDLL, least: int, seconds: float) -> list[float]:
+    def time_calls(build: ctypes.CDLL, least: int, most_seconds: float) -> list[float]:
         times: list[float] = []
-        end = time.perf_counter() + seconds
+        end = time.perf_counter() + most_seconds
         while len(times) < least or time.perf_counter() < end:
             began = time.perf_counter()
             weights.call(build, next(numbers), x, out)
@@ -166,8 +166,8 @@ def measure(builds: Sequence[ctypes.CDLL], weights: Weights, rows: int, seconds:
         for build, times in zip(builds, took, strict=True):
             if turns > 1:
                 time.sleep(PAUSE)
-            call_for(build, 1, WARM)
-            times.extend(call_for(build, LEAST_CALLS // turns + 1, seconds / turns))
+            time_calls(build, 1, WARM)
+            times.extend(time_calls(build, LEAST_CALLS // turns + 1, seconds / turns))
     return [statistics.median(times) for times in took]
 
 

@@ -46,7 +46,7 @@ struct Ahead {
 };
 
 // The last features of an odd dim, [kLanes], as a line whose second halves are zero.
-template <class D, class Line> void widen_odd_line(const Line* from, Line* line) {
+template <class D, class Line> void pad_odd_line(const Line* from, Line* line) {
   std::fill_n(line, kLanes * D::kInputs, Line{});
   for (int i = 0; i < kLanes; ++i) line[i * D::kInputs] = from[i];
 }
@@ -68,7 +68,7 @@ void score(const typename D::Input* q, int rows, const Line* const* keys, const 
   }
   if (odd) {
     Line last[N][kLanes * D::kInputs];
-    for (int n = 0; n < N; ++n) widen_odd_line<D>(odd[n], last[n]);
+    for (int n = 0; n < N; ++n) pad_odd_line<D>(odd[n], last[n]);
     const typename D::Input* pair = q + (int64_t)pairs * rows * D::kInputs;
     add_step<D>(sums, [&](int n) { return last[n]; }, [&](int r) { return pair + r * D::kInputs; });
   }

@@ -238,14 +238,14 @@ struct SmallFloats {
   __m256i low_, high_;
 };
 
-// Codes that are whole numbers, with their highest bit turned or not.
+// Codes that are whole numbers, with their highest bit flipped or as it is.
 struct SmallIntegers {
   static constexpr int kSteps = 2;
   static constexpr bool kQuick = false;
   static bool takes(const uint16_t* table) {
     static const ByteValues as_they_are([](int code) { return high_half((int8_t)code); });
-    static const ByteValues turned([](int code) { return high_half((int8_t)(code ^ 0x80)); });
-    return (flip(table) ? turned : as_they_are).same(table);
+    static const ByteValues flipped([](int code) { return high_half((int8_t)(code ^ 0x80)); });
+    return (flip(table) ? flipped : as_they_are).same(table);
   }
 
   explicit SmallIntegers(const void* table) : flip_(_mm256_set1_epi8((char)flip((const uint16_t*)table))) {}
