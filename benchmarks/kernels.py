@@ -51,7 +51,7 @@ class Format:
     peak: str
     bits: int = 0
     offset: bool = False
-    signed: bool = False  # the values of 8 bits are those of fp8, else whole numbers
+    signed: bool = False  # 8-bit codes are fp8 numbers, not whole ones
 
 
 FORMATS = {
