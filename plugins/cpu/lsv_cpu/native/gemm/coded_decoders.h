@@ -7,6 +7,8 @@
 namespace lsv {
 namespace coded {
 
+inline bool is_nan(uint16_t bfloat16) { return (bfloat16 & 0x7fff) > 0x7f80; }
+
 // What has been decoded before.
 struct Decoded {
   static constexpr int kSteps = 1;
@@ -100,10 +102,9 @@ struct SignedBytes : QuickBytes {
   static constexpr bool kQuick = true;
   using QuickBytes::QuickBytes;
   static bool takes(const uint16_t* table) {
-    auto nan = [](uint16_t value) { return (value & 0x7fff) > 0x7f80; };
     bool mirrored = true;
     for (int i = 0; i < 128; ++i)
-      mirrored &= table[i + 128] == (table[i] ^ 0x8000) || (nan(table[i]) && nan(table[i + 128]));
+      mirrored &= table[i + 128] == (table[i] ^ 0x8000) || (is_nan(table[i]) && is_nan(table[i + 128]));
     return mirrored;
   }
   void decode(Words words, Words* to) const {
@@ -182,9 +183,8 @@ struct ByteValues {
   }
   // Whether another table has the same numbers. NaNs are alike.
   bool same(const uint16_t* others) const {
-    auto nan = [](uint16_t value) { return (value & 0x7fff) > 0x7f80; };
     bool all = true;
-    for (int i = 0; i < 256; ++i) all &= (values[i] == others[i]) | (nan(values[i]) & nan(others[i]));
+    for (int i = 0; i < 256; ++i) all &= (values[i] == others[i]) | (is_nan(values[i]) & is_nan(others[i]));
     return all;
   }
   uint16_t values[256];
