@@ -148,7 +148,7 @@ class Int4Weights {
       for (int v = 0; v < kVectors; ++v) {
         const int at = row * kPanel + v * kLanes;
         Floats product = __builtin_convertvector(load_as<Ints>(products + at), Floats) * row_scales[row];
-        store(sums + at, sums_before<kFirst>(sums + at) + product * columns[v]);
+        store(sums + at, multiply_add(product, columns[v], sums_before<kFirst>(sums + at)));
       }
   }
 
