@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "permute.h"
+
 namespace lsv {
 namespace {
 
@@ -57,8 +59,7 @@ void widen_plainly(const Table& table, const Code* codes, int64_t count, BFloat1
 
 #if defined(__AVX512BW__)
 // 64 at a time: the table fits into registers.
-__attribute__((target("avx512vbmi"))) int64_t widen_by_permutation(
-    const Table& table, const Code* codes, int64_t count, BFloat16* to) {
+int64_t widen_by_permutation(const Table& table, const Code* codes, int64_t count, BFloat16* to) {
   const __m512i low0 = _mm512_loadu_si512(&table.low[0]), low1 = _mm512_loadu_si512(&table.low[64]);
   const __m512i high0 = _mm512_loadu_si512(&table.high[0]), high1 = _mm512_loadu_si512(&table.high[64]);
   const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);  // what unpacking in lanes undoes
@@ -66,7 +67,7 @@ __attribute__((target("avx512vbmi"))) int64_t widen_by_permutation(
   int64_t i = 0;
   for (; i + 64 <= count; i += 64) {
     __m512i code = _mm512_permutexvar_epi64(order, _mm512_loadu_si512(codes + i));
-    __m512i low = _mm512_permutex2var_epi8(low0, code, low1), high = _mm512_permutex2var_epi8(high0, code, high1);
+    __m512i low = permute_bytes(code, low0, low1), high = permute_bytes(code, high0, high1);
     high = _mm512_ternarylogic_epi64(high, code, sign, 0xf8);  // high | (code & sign)
     _mm512_storeu_si512(to + i, _mm512_unpacklo_epi8(low, high));
     _mm512_storeu_si512(to + i + 32, _mm512_unpackhi_epi8(low, high));
@@ -93,7 +94,7 @@ void widen(int form, const Code* codes, int64_t count, BFloat16* to) {
   const Table& table = kTables[form - kE4M3];
   int64_t done = 0;
 #if defined(__AVX512BW__)
-  static const bool permutes = __builtin_cpu_supports("avx512vbmi");
+  static const bool permutes = permutes_bytes();
   if (permutes) done = widen_by_permutation(table, codes, count, to);
 #endif
   widen_plainly(table, codes + done, count - done, to + done);

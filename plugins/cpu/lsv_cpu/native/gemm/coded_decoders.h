@@ -2,6 +2,7 @@
 // takes no longer than storing and loading them.
 #pragma once
 
+#include "permute.h"
 #include "vector.h"
 
 namespace lsv {
@@ -58,8 +59,7 @@ struct Bytes {
   __m512i table_[8];
 };
 
-// With AVX512-VBMI: four vectors with the low bytes of 64 values each, and four with the high ones. The instruction is
-// written out, as it is not in every build that may meet it.
+// Where permutes_bytes(): four vectors with the low bytes of 64 values each, and four with the high ones.
 struct QuickBytes {
   static constexpr int kSteps = 2;
   static constexpr bool kQuick = false;
@@ -75,7 +75,8 @@ struct QuickBytes {
     const __m512i codes = (__m512i)words;
     const __mmask64 upper_half = _mm512_movepi8_mask(codes);
     auto choose = [&](const __m512i* bytes) {
-      return _mm512_mask_blend_epi8(upper_half, look_up(codes, bytes[0], bytes[1]), look_up(codes, bytes[2], bytes[3]));
+      const __m512i low = permute_bytes(codes, bytes[0], bytes[1]), high = permute_bytes(codes, bytes[2], bytes[3]);
+      return _mm512_mask_blend_epi8(upper_half, low, high);
     };
     part(choose(low_), choose(high_), to);
   }
@@ -88,10 +89,6 @@ struct QuickBytes {
   }
   static __m512i pack(__m512i first, __m512i second) {  // the low bytes of words
     return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi16_epi8(first)), _mm512_cvtepi16_epi8(second), 1);
-  }
-  static __m512i look_up(__m512i codes, __m512i first, __m512i second) {
-    asm("vpermi2b %2, %1, %0" : "+v"(codes) : "v"(first), "v"(second));
-    return codes;
   }
 
   __m512i low_[4], high_[4];
@@ -109,8 +106,8 @@ struct SignedBytes : QuickBytes {
   }
   void decode(Words words, Words* to) const {
     constexpr int kFirstXorBoth = 0x78;  // a ^ (b & c)
-    const __m512i codes = (__m512i)words, high = look_up(codes, high_[0], high_[1]);
-    part(look_up(codes, low_[0], low_[1]),
+    const __m512i codes = (__m512i)words, high = permute_bytes(codes, high_[0], high_[1]);
+    part(permute_bytes(codes, low_[0], low_[1]),
          _mm512_ternarylogic_epi32(high, codes, _mm512_set1_epi8((char)0x80), kFirstXorBoth), to);
   }
 };

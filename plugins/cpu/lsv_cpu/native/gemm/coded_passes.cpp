@@ -143,7 +143,7 @@ constexpr Decoding kDecoding = {kKernels<P, S>, kernels<P, S, 2>(std::make_integ
 template <class P> const Decoding& decoding(int bits, const void* table) {
   if (bits == 4) return kDecoding<P, Nibbles>;
 #if defined(__AVX512VNNI__)
-  static const bool quick = __builtin_cpu_supports("avx512vbmi");
+  static const bool quick = permutes_bytes();
   if (quick) return SignedBytes::takes((const uint16_t*)table) ? kDecoding<P, SignedBytes> : kDecoding<P, QuickBytes>;
 #endif
 #if defined(__AVX2__) && !defined(__AVX512F__)
