@@ -110,7 +110,7 @@ run-onednn:
 	for isa in AVX2 AVX512_CORE_BF16 DEFAULT; do \
 	  ONEDNN_MAX_CPU_ISA=$$isa $(PYTEST) $(WORKERS) -m "onednn and not gpu" tests || exit 1; done
 
-# The native kernels with each instruction set this machine has, and with AMX tiles (emulated where there are none).
+# The native kernels with each of these instruction sets, emulated where this machine lacks it.
 run-isa:
 	for isa in avx2 avx512 amx; do LSV_CPU_ISA=$$isa $(PYTEST) $(WORKERS) tests/plugins/cpu || exit 1; done
 

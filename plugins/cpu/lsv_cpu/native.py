@@ -34,6 +34,11 @@ _AVX2 = ("-mavx2", "-mfma", "-mf16c")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefer-vector-width=512")
 _VNNI = (*_AVX512, "-mavx512vnni")
 _BF16 = (*_VNNI, "-mavx512bf16")
+# For tests on machines without AVX-512 or tiles: slow, so that compiling them is quick.
+_EMULATED = (*_AVX2, "-O1", "-Wno-ignored-attributes", "-DLSV_EMULATE_AVX512")
+_EMULATED_VNNI = (*_EMULATED, "-DLSV_EMULATE_VNNI")
+_EMULATED_BF16 = (*_EMULATED_VNNI, "-DLSV_EMULATE_BF16")
+_EMULATED_TILES = ("-DLSV_AMX", "-DLSV_EMULATE_AMX")
 _FLAGS_OF_ISA: Mapping[str, tuple[str, ...]] = {
     "generic": (),
     "avx2": _AVX2,
@@ -41,14 +46,22 @@ _FLAGS_OF_ISA: Mapping[str, tuple[str, ...]] = {
     "avx512_vnni": _VNNI,
     "avx512_bf16": _BF16,
     "amx": (*_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8", "-DLSV_AMX"),
-    "amx_emulated": (*_BF16, "-DLSV_AMX", "-DLSV_EMULATE_AMX"),  # tiles in plain C++: slow, for tests
+    "avx512_emulated": _EMULATED,
+    "avx512_vnni_emulated": _EMULATED_VNNI,
+    "avx512_bf16_emulated": _EMULATED_BF16,
+    "amx_emulated": (*_BF16, *_EMULATED_TILES),
+    "amx_and_avx512_emulated": (*_EMULATED_BF16, *_EMULATED_TILES),
 }
 _OLDER: Mapping[str, str] = {
     "amx": "avx512_bf16",
     "amx_emulated": "avx512_bf16",
+    "amx_and_avx512_emulated": "avx512_bf16_emulated",
     "avx512_bf16": "avx512_vnni",
     "avx512_vnni": "avx512",
     "avx512": "avx2",
+    "avx512_bf16_emulated": "avx2",
+    "avx512_vnni_emulated": "avx2",
+    "avx512_emulated": "avx2",
     "avx2": "generic",
 }
 """What runs on every machine that has the instruction set, and is asked less of the compiler."""

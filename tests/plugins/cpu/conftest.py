@@ -8,11 +8,11 @@ import pytest
 
 from lsv_base.processes.building import BuildCache, find_compilers
 from lsv_cpu import native
-from lsv_cpu.machine import Machine
 from lsv_cpu.platform import CpuPlatform
 from lsv_runtime.devices.device import Device
+from suite.instruction_sets import EMULATED, MACHINE, emulation, runnable
 
-BETWEEN = {*Machine().instruction_sets()[1:], "amx_emulated"}
+BETWEEN = {*MACHINE[1:], emulation("amx"), *EMULATED}
 """Kernels that take a build of their own beside the newest ones of this machine and those of any machine."""
 
 
@@ -25,13 +25,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``LSV_CPU_ISA`` runs all of this with older instructions, or with AMX tiles: emulated where there are none."""
+    """``LSV_CPU_ISA`` runs all of this with other instructions, emulated where this machine lacks them."""
     wanted = os.environ.get("LSV_CPU_ISA", "auto")
-    if wanted == "amx" and "amx" not in Machine().instruction_sets():
-        wanted = "amx_emulated"
     monkeypatch.delenv("LSV_CPU_ISA", raising=False)  # engines would ask the machine for it
     if wanted != "auto":
-        monkeypatch.setattr(native, "resolve_isa", lambda isa: wanted if isa == "auto" else isa)
+        found = "generic" if wanted == "generic" else runnable(wanted)
+        monkeypatch.setattr(native, "resolve_isa", lambda isa: found if isa == "auto" else isa)
 
 
 @pytest.fixture(autouse=True)

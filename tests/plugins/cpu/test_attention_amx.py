@@ -13,14 +13,12 @@ import torch
 from lsv.kv.spec import KVGroup
 from lsv_cpu import native
 from lsv_cpu.attention import CpuAttention
-from lsv_cpu.machine import Machine
 from lsv_runtime.attention import AttentionLayer, BatchLayout, CacheSpec
 from lsv_runtime.devices.device import Device
 from lsv_testing.attention import AttentionCase, attention_cases, check_attention, check_row_invariance
+from suite.instruction_sets import MACHINE, runnable
 
-SETS = Machine().instruction_sets()
-VECTOR = "avx512_bf16"
-TILES = "amx" if "amx" in SETS else "amx_emulated"
+TILES, VECTOR = runnable("amx"), runnable("avx512_bf16")
 BLOCKS = (32, 16, 64, 128)
 CASES = attention_cases(
     BLOCKS,
@@ -35,7 +33,7 @@ LENGTH = 1100
 """Of a request: two splits of 512 keys and part of a third."""
 
 pytestmark = [
-    pytest.mark.skipif(VECTOR not in SETS, reason=f"emulated with {VECTOR}"),
+    pytest.mark.skipif("avx2" not in MACHINE, reason="emulated with AVX2"),
     pytest.mark.slow,  # compiles kernels that no other test needs
 ]
 

@@ -12,7 +12,6 @@ from torch import nn
 
 from lsv.offers import load_object
 from lsv_cpu import native, plugin
-from lsv_cpu.machine import Machine
 from lsv_quant import fp8
 from lsv_quant.online import int4, int8, online_coded
 from lsv_quant.online.online import Online
@@ -26,6 +25,7 @@ from lsv_runtime.weights.quantizer import Linear, LinearLayer, PerLayer, Quantiz
 from lsv_runtime.worker.experts.balancer import held_tensors
 from lsv_testing.ops import check_rows
 from lsv_testing.tensors import TensorsSource, fill_module, place
+from suite.instruction_sets import EMULATED, MACHINE
 
 QUANTIZERS = {
     "plain": lambda config: Unquantised(),
@@ -39,7 +39,7 @@ QUANTIZERS = {
 }
 FORMATS = pytest.mark.parametrize("name", QUANTIZERS)
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
-ISAS = [*Machine().instruction_sets(), "amx_emulated"]
+ISAS = (*MACHINE, *EMULATED)
 HIDDEN, INNER = 128, 80
 
 

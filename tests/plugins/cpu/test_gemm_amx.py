@@ -11,9 +11,9 @@ import torch
 
 from lsv_cpu import native
 from lsv_cpu.linear import LinearRecord
-from lsv_cpu.machine import Machine
+from suite.instruction_sets import MACHINE, emulation, runnable
 
-EMULATED, VECTOR = "amx_emulated", "avx512_bf16"
+EMULATED, VECTOR = emulation("amx"), runnable("avx512_bf16")
 PLAIN, INT8, INT4 = 0, 1, 2
 WHOLE = [(INT8, 0), (INT8, 128), (INT4, 32), (INT4, 64), (INT4, 128)]
 FORMATS = [(PLAIN, 0), *WHOLE]
@@ -21,7 +21,7 @@ ROWS = [8, 15, 16, 17, 31, 32, 33, 70]
 BF16 = torch.bfloat16
 
 pytestmark = [
-    pytest.mark.skipif(VECTOR not in Machine().instruction_sets(), reason=f"emulated with {VECTOR}"),
+    pytest.mark.skipif("avx2" not in MACHINE, reason="emulated with AVX2"),
     pytest.mark.slow,  # compiles kernels that no other test needs
 ]
 

@@ -11,9 +11,9 @@ import torch
 
 from lsv_cpu import native
 from lsv_cpu.linear import PanelLinear
-from lsv_cpu.machine import Machine
 from lsv_runtime.weights.codebook import Codebook, CodedLinear, to_nibbles
 from lsv_runtime.weights.quantizer import LinearLayer
+from suite.instruction_sets import EMULATED, MACHINE
 
 NO_GATE, SILU = 0, 1
 NIBBLES = tuple((torch.arange(-8, 8) * 0.375).tolist())
@@ -27,9 +27,7 @@ TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2**-8, torch.float16: 2**-11}
 ROWS = (1, 2, 3, 4, 5, 7, 12, 13, 16, 33)
 
 
-ISAS = ["generic", *Machine().instruction_sets()]
-if "avx512_bf16" in ISAS:
-    ISAS.append("amx_emulated")
+ISAS = ("generic", *MACHINE, *EMULATED)
 
 
 @pytest.fixture(params=ISAS)

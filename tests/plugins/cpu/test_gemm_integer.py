@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from lsv_cpu import native
 from lsv_cpu.linear import LinearRecord
-from lsv_cpu.machine import Machine
+from suite.instruction_sets import EMULATED, MACHINE
 
 Floats = NDArray[np.float32]
-ISAS = [isa for isa in Machine().instruction_sets() if not isa.startswith("amx")]
+ISAS = [isa for isa in (*MACHINE, *EMULATED) if not isa.startswith("amx")]
 INT8, INT4 = 1, 2
 FORMATS = [(INT8, 0), (INT8, 64), (INT8, 128), (INT4, 32), (INT4, 64), (INT4, 128)]
 SIZES = [(32, 64), (96, 256), (70, 200), (33, 96)]  # outputs, inputs

@@ -11,7 +11,7 @@ import torch
 
 from lsv_base.processes.building import find_compilers
 from lsv_cpu import native
-from lsv_cpu.machine import Machine
+from suite.instruction_sets import EMULATED, MACHINE
 
 SOURCES = Path(native.__file__).parent / "native"
 _CONVERT = """
@@ -25,7 +25,7 @@ extern "C" void narrow(const float* from, Float16* to, int64_t count) {
   for (int64_t i = 0; i < count; i += kLanes) store(to + i, load(from + i));
 }
 """
-ISAS = ["generic", *(isa for isa in Machine().instruction_sets() if isa in ("avx2", "avx512"))]
+ISAS = ("generic", *(isa for isa in (*MACHINE, *EMULATED) if isa in ("avx2", "avx512", "avx512_emulated")))
 
 
 def compilers() -> list[str]:

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#if defined(__F16C__)
+#if defined(LSV_EMULATE_AVX512)
+#include "emulated/avx512.h"
+#elif defined(__F16C__)
 #include <immintrin.h>
 #endif
 

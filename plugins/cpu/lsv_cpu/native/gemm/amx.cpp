@@ -148,14 +148,22 @@ enum Kind { kReady, kWhole, kGroups };
 
 Kind kind_of(const Linear& linear) { return linear.format != kInt8 ? kReady : linear.group ? kGroups : kWhole; }
 
-// Sums as the numbers they stand for. These are rounded by themselves, as by the vector kernels: the compiler must not
-// fuse the last product with what is added later.
+// The compiler must not fuse the product that gives this with a sum that takes it.
+inline void keep_rounded(Floats& product) {
+#if defined(LSV_EMULATE_AVX512)
+  asm("" : "+m"(product));
+#else
+  asm("" : "+v"(product));
+#endif
+}
+
+// Sums as the numbers they stand for, rounded by themselves, as by the vector kernels.
 template <Kind kKind> Floats scaled(const float* sums, float row_scale, const float* scales, int64_t at) {
   if constexpr (kKind == kReady) return load(sums);
   Floats value = load(scales + at);
   if constexpr (kKind == kWhole) value = __builtin_convertvector(load_as<Ints>(sums), Floats) * row_scale * value;
   else value = load(sums) * value;
-  asm("" : "+v"(value));
+  keep_rounded(value);
   return value;
 }
 

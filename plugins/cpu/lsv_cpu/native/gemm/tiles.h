@@ -9,7 +9,8 @@
 #include <cstring>
 
 #if defined(LSV_EMULATE_AMX)
-#include <immintrin.h>
+#include "emulated/bfloat16.h"
+#include "vector.h"
 #endif
 
 namespace lsv {
@@ -128,21 +129,10 @@ template <int kSums, int kLeft, int kRight> void demand_shapes() {
   demand(state.line_bytes[kLeft] == 4 * state.rows[kRight]);
 }
 
-inline __m512 without_denormals(__m512 x) {
-  typedef uint32_t Words __attribute__((vector_size(64)));
-  const Words bits = (Words)x, tiny = (Words)((bits & 0x7f800000u) == 0);
-  return (__m512)(bits & ~(tiny & 0x7fffffffu));
-}
-
-// The second or first of the pairs of bfloat16, as floats.
-inline __m512 even(__m512i pairs) { return without_denormals((__m512)_mm512_slli_epi32(pairs, 16)); }
-inline __m512 odd(__m512i pairs) {
-  return without_denormals((__m512)_mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000)));
-}
-
 // Pairs are added up apart, first and second members, then with each other, then to the sums; each step rounds to
 // nearest even and flushes denormals.
 template <int kSums, int kLeft, int kRight> void multiply_bf16() {
+  using namespace emulated;
   demand_shapes<kSums, kLeft, kRight>();
   State::Tile &sums = tile<kSums>(), &left = tile<kLeft>(), &right = tile<kRight>();
   const int rows = state.rows[kSums], pairs = state.rows[kRight];
