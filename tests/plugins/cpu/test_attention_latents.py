@@ -1,4 +1,7 @@
-"""Values that are features of keys: the bits are those over a cache that holds them beside the keys, in half of it."""
+"""Values that are features of keys: half the memory of a cache that holds them beside the keys, and the bits it gives.
+
+Where AMX tiles attend to the latter, the bits differ: values in keys stay on vectors.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ BLOCK = 16
 LENGTHS = (700, 1, 33)
 SIZES = ((576, 512, 16), (288, 256, 40), (40, 33, 3))
 """Of keys and values, and how many heads share them: DeepSeek's, MiniCPM's, and ones that fill no vectors."""
+BFLOAT16_ROUNDING = 2.0**-9
 
 
 def attend_in_two_steps(
@@ -60,5 +64,9 @@ def test_the_same_bits_in_half_the_memory(dtype: torch.dtype, kv_dtype: torch.dt
             expected, full = attend_in_two_steps(library, twice, dtype, kv_dtype or dtype, device)
             found, half = attend_in_two_steps(library, once, dtype, kv_dtype or dtype, device)
             assert not expected.isnan().any()
-            assert torch.equal(found, expected[..., :values]), (dim, library)
+            if CpuAttention(native.load(library)).explain([twice], dtype) is None:
+                assert torch.equal(found, expected[..., :values]), (dim, library)
+            else:
+                rounding = 4 * BFLOAT16_ROUNDING
+                torch.testing.assert_close(found, expected[..., :values], rtol=rounding, atol=rounding)
             assert half * 2 == full
