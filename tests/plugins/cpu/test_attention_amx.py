@@ -18,7 +18,7 @@ from lsv_runtime.devices.device import Device
 from lsv_testing.attention import AttentionCase, attention_cases, check_attention, check_row_invariance
 from suite.instruction_sets import MACHINE, runnable
 
-TILES, VECTOR = runnable("amx"), runnable("avx512_bf16")
+TILES = runnable("amx")
 BLOCKS = (32, 16, 64, 128)
 CASES = attention_cases(
     BLOCKS,

@@ -141,8 +141,8 @@ inline __m512i _mm512_setr_epi64(
     long long a, long long b, long long c, long long d, long long e, long long f, long long g, long long h) {
   return __m512i{a, b, c, d, e, f, g, h};
 }
-inline __m512i _mm512_inserti64x4(__m512i x, __m256i half, int place) {
-  ((__m256i*)&x)[place & 1] = half;
+inline __m512i _mm512_inserti64x4(__m512i x, __m256i part, int place) {
+  ((__m256i*)&x)[place & 1] = part;
   return x;
 }
 inline __m512i _mm512_castsi256_si512(__m256i x) { return _mm512_inserti64x4(__m512i{}, x, 0); }
