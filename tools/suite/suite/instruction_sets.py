@@ -1,4 +1,4 @@
-"""Instruction sets that tests run native CPU kernels with: those of this machine, and emulations of those it lacks."""
+"""Instruction sets for tests of the native CPU kernels: the machine has some, the others are emulated."""
 
 from __future__ import annotations
 
