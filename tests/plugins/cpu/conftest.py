@@ -10,9 +10,9 @@ from lsv_base.processes.building import BuildCache, find_compilers
 from lsv_cpu import native
 from lsv_cpu.platform import CpuPlatform
 from lsv_runtime.devices.device import Device
-from suite.instruction_sets import EMULATED, MACHINE, emulation, runnable
+from suite.instruction_sets import EMULATED, MACHINE, runnable
 
-BETWEEN = {*MACHINE[1:], emulation("amx"), *EMULATED}
+BETWEEN = {*MACHINE[1:], *EMULATED}
 """Kernels that take a build of their own beside the newest ones of this machine and those of any machine."""
 
 
@@ -29,7 +29,7 @@ def instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = os.environ.get("LSV_CPU_ISA", "auto")
     monkeypatch.delenv("LSV_CPU_ISA", raising=False)  # engines would ask the machine for it
     if wanted != "auto":
-        found = "generic" if wanted == "generic" else runnable(wanted)
+        found = runnable(wanted)
         monkeypatch.setattr(native, "resolve_isa", lambda isa: found if isa == "auto" else isa)
 
 

@@ -15,7 +15,7 @@ from lsv_cpu.attention import CpuAttention
 from lsv_runtime.attention import AttentionLayer, BatchLayout, CacheSpec
 from lsv_runtime.devices.device import Device
 from lsv_testing.attention import AttentionCase, attention_cases, check_attention, check_row_invariance, cover_values
-from suite.instruction_sets import EMULATED, MACHINE
+from suite.instruction_sets import RUNNABLE
 
 DTYPES = ("bfloat16", "float32", "float16")
 (OFFER,) = plugin.lsv_attention()
@@ -33,7 +33,7 @@ QUANTISED = attention_cases(
     kv_dtypes=KV_DTYPES,
 )
 FEW = [*cover_values(CASES), *cover_values(QUANTISED)]
-OLDER = ("generic", *(isa for isa in (*MACHINE, *EMULATED) if isa in ("avx2", "avx512", "avx512_emulated")))
+OLDER = [isa for isa in RUNNABLE if isa in ("generic", "avx2", "avx512", "avx512_emulated")]
 BFLOAT16_ROUNDING = 2.0**-9
 
 

@@ -13,7 +13,7 @@ from lsv_cpu import native
 from lsv_cpu.linear import PanelLinear
 from lsv_runtime.weights.codebook import Codebook, CodedLinear, to_nibbles
 from lsv_runtime.weights.quantizer import LinearLayer
-from suite.instruction_sets import EMULATED, MACHINE
+from suite.instruction_sets import RUNNABLE
 
 NO_GATE, SILU = 0, 1
 NIBBLES = tuple((torch.arange(-8, 8) * 0.375).tolist())
@@ -27,10 +27,7 @@ TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2**-8, torch.float16: 2**-11}
 ROWS = (1, 2, 3, 4, 5, 7, 12, 13, 16, 33)
 
 
-ISAS = ("generic", *MACHINE, *EMULATED)
-
-
-@pytest.fixture(params=ISAS)
+@pytest.fixture(params=RUNNABLE)
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.CDLL]:
     found = native.load(request.param)
     if found is None:

@@ -11,7 +11,7 @@ import torch
 
 from lsv_cpu import native
 from lsv_cpu.linear import LinearRecord
-from suite.instruction_sets import EMULATED, MACHINE
+from suite.instruction_sets import RUNNABLE
 
 NO_GATE, SILU, GELU, GELU_TANH, RELU = range(5)
 ACTIVATIONS = {
@@ -27,7 +27,7 @@ DTYPES = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 16, 25, 40, 75)
 
 
-@pytest.fixture(params=("generic", *MACHINE, *EMULATED))
+@pytest.fixture(params=RUNNABLE)
 def library(request: pytest.FixtureRequest) -> Iterator[ctypes.CDLL]:
     found = native.load(request.param)
     if found is None:

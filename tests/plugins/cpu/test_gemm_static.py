@@ -14,7 +14,7 @@ from lsv_cpu.linear import PanelLinear
 from lsv_runtime.weights.codebook import Codebook, to_nibbles
 from lsv_runtime.weights.quantizer import LinearLayer
 from lsv_runtime.weights.static_coded import StaticCodedLinear
-from suite.instruction_sets import EMULATED, MACHINE
+from suite.instruction_sets import RUNNABLE
 
 NIBBLES = tuple(float(n) for n in range(-8, 8))
 FP8 = tuple(torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().tolist())
@@ -22,7 +22,7 @@ FP8 = tuple(torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2**-8, torch.float16: 2**-11}
 
 
-@pytest.fixture(params=("generic", *MACHINE, *EMULATED), autouse=True)
+@pytest.fixture(params=RUNNABLE, autouse=True)
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.CDLL]:
     found = native.load(request.param)
     if found is None:

@@ -11,7 +11,7 @@ import torch
 
 from lsv_base.processes.building import find_compilers
 from lsv_cpu import native
-from suite.instruction_sets import EMULATED, MACHINE
+from suite.instruction_sets import RUNNABLE
 
 SOURCES = Path(native.__file__).parent / "native"
 _CONVERT = """
@@ -25,7 +25,7 @@ extern "C" void narrow(const float* from, Float16* to, int64_t count) {
   for (int64_t i = 0; i < count; i += kLanes) store(to + i, load(from + i));
 }
 """
-ISAS = ("generic", *(isa for isa in (*MACHINE, *EMULATED) if isa in ("avx2", "avx512", "avx512_emulated")))
+ISAS = [isa for isa in RUNNABLE if isa in ("generic", "avx2", "avx512", "avx512_emulated")]
 
 
 def compilers() -> list[str]:

@@ -17,7 +17,7 @@ def emulation(isa: str) -> str:
 
 def runnable(isa: str) -> str:
     """``isa`` itself where this machine has it, otherwise what emulates it."""
-    return isa if isa in MACHINE else emulation(isa)
+    return isa if isa in ("generic", *MACHINE) else emulation(isa)
 
 
 EMULATED = tuple(
@@ -26,3 +26,4 @@ EMULATED = tuple(
     if "avx2" in MACHINE and isa not in MACHINE
 )
 """What this machine lacks and can emulate."""
+RUNNABLE = ("generic", *MACHINE, *EMULATED)
