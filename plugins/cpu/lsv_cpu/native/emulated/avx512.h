@@ -109,6 +109,7 @@ inline uint16_t to_bfloat16(float x) {
 }
 
 inline float scale(float x, float exponent) {
+  if (exponent >= -126 && exponent < 128) return x * same_bits<float>(((int32_t)std::floor(exponent) + 127) << 23);
   if (std::isnan(exponent)) return exponent;
   if (std::isinf(exponent)) return exponent > 0 ? x * INFINITY : x * 0;
   return std::ldexp(x, (int)std::floor(std::fmax(-1000, std::fmin(1000, exponent))));
@@ -123,16 +124,13 @@ inline __m512i _mm512_loadu_si512(const void* from) {
   return x;
 }
 inline __m512i _mm512_load_si512(const void* from) { return *(const __m512i*)from; }
-inline __m512 _mm512_load_ps(const void* from) { return *(const __m512*)from; }
 inline void _mm512_storeu_si512(void* to, __m512i x) { std::memcpy(to, &x, sizeof x); }
 inline void _mm512_storeu_ps(void* to, __m512 x) { std::memcpy(to, &x, sizeof x); }
 inline void _mm512_store_si512(void* to, __m512i x) { *(__m512i*)to = x; }
-inline void _mm512_store_ps(void* to, __m512 x) { *(__m512*)to = x; }
 inline void _mm512_stream_si512(void* to, __m512i x) { *(__m512i*)to = x; }
 
 // Constants and casts.
 inline __m512i _mm512_setzero_si512() { return __m512i{}; }
-inline __m512 _mm512_setzero_ps() { return __m512{}; }
 inline __m512 _mm512_set1_ps(float x) { return x - __m512{}; }
 inline __m512i _mm512_set1_epi8(char x) { return emulated::make<char>([&](int) { return x; }); }
 inline __m512i _mm512_set1_epi16(short x) { return emulated::make<short>([&](int) { return x; }); }
@@ -160,10 +158,8 @@ inline __m512i _mm512_broadcast_i64x4(__m256i x) { return _mm512_inserti64x4(_mm
     return emulated::by_halves<__m512i>([&](auto x) { return half(x, count); }, a); \
   }
 LSV_BY_HALVES_1(__m512i, _mm512_abs_epi8, _mm256_abs_epi8)
-LSV_BY_HALVES_2(__m512i, _mm512_add_epi32, _mm256_add_epi32)
 LSV_BY_HALVES_2(__m512i, _mm512_and_si512, _mm256_and_si256)
 LSV_BY_HALVES_2(__m512i, _mm512_xor_si512, _mm256_xor_si256)
-LSV_BY_HALVES_2(__m512i, _mm512_mullo_epi32, _mm256_mullo_epi32)
 LSV_BY_HALVES_2(__m512i, _mm512_madd_epi16, _mm256_madd_epi16)
 LSV_BY_HALVES_2(__m512i, _mm512_maddubs_epi16, _mm256_maddubs_epi16)
 LSV_BY_HALVES_2(__m512i, _mm512_unpacklo_epi8, _mm256_unpacklo_epi8)
@@ -174,18 +170,13 @@ LSV_BY_HALVES_2(__m512i, _mm512_unpacklo_epi32, _mm256_unpacklo_epi32)
 LSV_BY_HALVES_2(__m512i, _mm512_unpackhi_epi32, _mm256_unpackhi_epi32)
 LSV_BY_HALVES_2(__m512i, _mm512_unpacklo_epi64, _mm256_unpacklo_epi64)
 LSV_BY_HALVES_2(__m512i, _mm512_unpackhi_epi64, _mm256_unpackhi_epi64)
-LSV_BY_HALVES_2(__m512, _mm512_add_ps, _mm256_add_ps)
 LSV_BY_HALVES_2(__m512, _mm512_max_ps, _mm256_max_ps)
 LSV_SHIFT(_mm512_slli_epi32, _mm256_slli_epi32)
-LSV_SHIFT(_mm512_srai_epi32, _mm256_srai_epi32)
 LSV_SHIFT(_mm512_srli_epi16, _mm256_srli_epi16)
 #undef LSV_BY_HALVES_1
 #undef LSV_BY_HALVES_2
 #undef LSV_SHIFT
 
-inline __m512i _mm512_sll_epi32(__m512i a, __m128i count) {
-  return emulated::by_halves<__m512i>([&](auto x) { return _mm256_sll_epi32(x, count); }, a);
-}
 inline __m512i _mm512_cvtps_epi32(__m512 a) {
   return emulated::by_halves<__m512i>([](auto x) { return _mm256_cvtps_epi32(x); }, a);
 }
@@ -266,8 +257,8 @@ LSV_APART __m512i _mm512_ternarylogic_epi64(__m512i a, __m512i b, __m512i c, int
   return emulated::by_truth_table(a, b, c, table);
 }
 
-// Arithmetic.
-LSV_APART __m512 _mm512_fmadd_ps(__m512 a, __m512 b, __m512 c) {
+// Arithmetic. This one is inlined after all: products are made of it.
+[[gnu::always_inline]] inline __m512 _mm512_fmadd_ps(__m512 a, __m512 b, __m512 c) {
   return emulated::by_halves<__m512>([](auto x, auto y, auto z) { return _mm256_fmadd_ps(x, y, z); }, a, b, c);
 }
 LSV_APART float _mm512_reduce_add_ps(__m512 a) {
@@ -314,11 +305,17 @@ LSV_APART __m256i _mm512_cvtneps_pbh(__m512 a) {
   for (int i = 0; i < 16; ++i) to[i] = emulated::to_bfloat16(x[i]);
   return _mm256_loadu_si256((const __m256i*)to);
 }
-LSV_APART __m512 _mm512_dpbf16_ps(__m512 sums, __m512bh a, __m512bh b) {
-  const auto x = (__m512i)a, y = (__m512i)b;
+LSV_APART __m512 add_pairs(__m512 sums, __m512i x, __m512i y) {
   using namespace emulated;
-  const __m512 second = without_denormals(_mm512_fmadd_ps(odd(x), odd(y), without_denormals(sums)));
-  return without_denormals(_mm512_fmadd_ps(even(x), even(y), second));
+  return by_halves<__m512>(
+      [](__m256 sum, __m256i x, __m256i y) {
+        return _mm256_fmadd_ps(even(x), even(y), _mm256_fmadd_ps(odd(x), odd(y), sum));
+      },
+      sums, x, y);
+}
+inline __m512 _mm512_dpbf16_ps(__m512 sums, __m512bh a, __m512bh b) {
+  const emulated::WithoutDenormals scope;
+  return add_pairs(sums, (__m512i)a, (__m512i)b);
 }
 #endif
 

@@ -3,21 +3,27 @@
 
 #include <immintrin.h>
 
-#include <cstdint>
-
 namespace lsv {
 namespace emulated {
 
-typedef uint32_t Dwords __attribute__((vector_size(64)));
-
-inline __m512 without_denormals(__m512 x) {
-  const Dwords bits = (Dwords)x, tiny = (Dwords)((bits & 0x7f800000u) == 0);
-  return (__m512)(bits & ~(tiny & 0x7fffffffu));
+// The first or second of the pairs, as floats.
+inline __m256 even(__m256i pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)); }
+inline __m256 odd(__m256i pairs) {
+  return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32((int)0xffff0000)));
 }
 
-// The first or second of the pairs, as floats.
-inline __m512 even(__m512i pairs) { return without_denormals((__m512)((Dwords)pairs << 16)); }
-inline __m512 odd(__m512i pairs) { return without_denormals((__m512)((Dwords)pairs & 0xffff0000u)); }
+// While it lives, denormals count as zeros, be they operands or results.
+class WithoutDenormals {
+ public:
+  WithoutDenormals() { _mm_setcsr(before_ | kOperands | kResults); }
+  WithoutDenormals(const WithoutDenormals&) = delete;
+  WithoutDenormals& operator=(const WithoutDenormals&) = delete;
+  ~WithoutDenormals() { _mm_setcsr(before_); }
+
+ private:
+  static constexpr unsigned kOperands = 1 << 6, kResults = 1 << 15;  // of MXCSR: DAZ, FTZ
+  const unsigned before_ = _mm_getcsr();
+};
 
 }  // namespace emulated
 }  // namespace lsv

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 
 #if defined(LSV_EMULATE_AMX)
 #include "emulated/bfloat16.h"
@@ -83,6 +84,8 @@ struct State {
 
 inline thread_local State state;
 
+constexpr int kHalf = kLineBytes / 2;  // of a line, in a register of AVX2
+
 inline void demand(bool legal) {
   if (!legal) __builtin_trap();
 }
@@ -129,46 +132,68 @@ template <int kSums, int kLeft, int kRight> void demand_shapes() {
   demand(state.line_bytes[kLeft] == 4 * state.rows[kRight]);
 }
 
-// Pairs are added up apart, first and second members, then with each other, then to the sums; each step rounds to
-// nearest even and flushes denormals.
-template <int kSums, int kLeft, int kRight> void multiply_bf16() {
+inline __m256i repeat(const uint8_t* four) {
+  int32_t bits;
+  std::memcpy(&bits, four, sizeof bits);
+  return _mm256_set1_epi32(bits);
+}
+
+// The first members of the pairs and the second ones are summed apart, then added to each other, then to the sums. Every
+// step rounds to the nearest even number. Not inline: no arithmetic may leave the caller's scope without denormals.
+[[gnu::noinline]] inline void add_products_bf16(State::Tile& sums, const State::Tile& left, const State::Tile& right,
+                                                int rows, int pairs) {
   using namespace emulated;
-  demand_shapes<kSums, kLeft, kRight>();
-  State::Tile &sums = tile<kSums>(), &left = tile<kLeft>(), &right = tile<kRight>();
-  const int rows = state.rows[kSums], pairs = state.rows[kRight];
-  __m512 even_weights[kRows], odd_weights[kRows];
-  for (int i = 0; i < pairs; ++i) {
-    even_weights[i] = even(_mm512_load_si512(right.lines[i]));
-    odd_weights[i] = odd(_mm512_load_si512(right.lines[i]));
-  }
-  for (int row = 0; row < rows; ++row) {
-    const __m512i line = _mm512_load_si512(left.lines[row]);
-    alignas(kLineBytes) float evens[kRows], odds[kRows];
-    _mm512_store_ps(evens, even(line));
-    _mm512_store_ps(odds, odd(line));
-    __m512 first = _mm512_setzero_ps(), second = _mm512_setzero_ps();
+  for (int column = 0; column < kLineBytes; column += kHalf) {
+    __m256 even_weights[kRows], odd_weights[kRows];
     for (int i = 0; i < pairs; ++i) {
-      first = without_denormals(_mm512_fmadd_ps(_mm512_set1_ps(evens[i]), even_weights[i], first));
-      second = without_denormals(_mm512_fmadd_ps(_mm512_set1_ps(odds[i]), odd_weights[i], second));
+      const __m256i weights = _mm256_load_si256((const __m256i*)(right.lines[i] + column));
+      even_weights[i] = even(weights);
+      odd_weights[i] = odd(weights);
     }
-    __m512 product = without_denormals(_mm512_add_ps(first, second));
-    __m512 sum = without_denormals(_mm512_load_ps(sums.lines[row]));
-    _mm512_store_ps(sums.lines[row], without_denormals(_mm512_add_ps(sum, product)));
+    for (int row = 0; row < rows; ++row) {
+      __m256 first = _mm256_setzero_ps(), second = first;
+      for (int i = 0; i < pairs; ++i) {
+        const __m256i pair = repeat(left.lines[row] + 4 * i);
+        first = _mm256_fmadd_ps(even(pair), even_weights[i], first);
+        second = _mm256_fmadd_ps(odd(pair), odd_weights[i], second);
+      }
+      float* sum = (float*)(sums.lines[row] + column);
+      _mm256_store_ps(sum, _mm256_add_ps(_mm256_load_ps(sum), _mm256_add_ps(first, second)));
+    }
   }
 }
+
+template <int kSums, int kLeft, int kRight> void multiply_bf16() {
+  demand_shapes<kSums, kLeft, kRight>();
+  const emulated::WithoutDenormals scope;
+  add_products_bf16(tile<kSums>(), tile<kLeft>(), tile<kRight>(), state.rows[kSums], state.rows[kRight]);
+}
+
+// Of each pair of bytes the first or the second, in 16 bits.
+inline __m256i first_bytes(__m256i pairs) { return _mm256_srai_epi16(_mm256_slli_epi16(pairs, 8), 8); }
+inline __m256i second_bytes(__m256i pairs) { return _mm256_srai_epi16(pairs, 8); }
 
 template <int kSums, int kLeft, int kRight> void multiply_int8() {
   demand_shapes<kSums, kLeft, kRight>();
   State::Tile &sums = tile<kSums>(), &left = tile<kLeft>(), &right = tile<kRight>();
-  for (int row = 0; row < state.rows[kSums]; ++row) {
-    __m512i sum = _mm512_load_si512(sums.lines[row]);
-    for (int i = 0; i < state.rows[kRight]; ++i)
-      for (int shift = 0; shift < 32; shift += 8) {
-        int32_t factor = (int8_t)left.lines[row][4 * i + shift / 8];
-        __m512i moved = _mm512_sll_epi32(_mm512_load_si512(right.lines[i]), _mm_cvtsi32_si128(24 - shift));
-        sum = _mm512_add_epi32(sum, _mm512_mullo_epi32(_mm512_srai_epi32(moved, 24), _mm512_set1_epi32(factor)));
+  const int rows = state.rows[kSums], fours = state.rows[kRight];
+  for (int column = 0; column < kLineBytes; column += kHalf) {
+    __m256i first_weights[kRows], second_weights[kRows];
+    for (int i = 0; i < fours; ++i) {
+      const __m256i weights = _mm256_load_si256((const __m256i*)(right.lines[i] + column));
+      first_weights[i] = first_bytes(weights);
+      second_weights[i] = second_bytes(weights);
+    }
+    for (int row = 0; row < rows; ++row) {
+      __m256i* place = (__m256i*)(sums.lines[row] + column);
+      __m256i sum = _mm256_load_si256(place);
+      for (int i = 0; i < fours; ++i) {
+        const __m256i four = repeat(left.lines[row] + 4 * i);
+        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(first_bytes(four), first_weights[i]));
+        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(second_bytes(four), second_weights[i]));
       }
-    _mm512_store_si512(sums.lines[row], sum);
+      _mm256_store_si256(place, sum);
+    }
   }
 }
 
