@@ -140,7 +140,7 @@ struct Finished {
   int rows;
   const float* sums;
   const float* row_scales;  // int8 without groups: [rows]
-  const float* next_sums;   // where an operand is written: those of the panel after it, or null
+  const float* next_sums;   // of the panel after it, where it makes a pair with this one; or null
 };
 
 // What sums are: floats; whole numbers that lack all scales; floats of groups that lack the outputs' scales.
@@ -167,17 +167,20 @@ template <Kind kKind> Floats scaled(const float* sums, float row_scale, const fl
   return value;
 }
 
-// Scale, bias, gate and residual in one pass over the sums.
+// Scale, bias, gate and residual in one pass over the sums. Of a pair of gated panels each row gets a whole line.
 template <class T, Kind kKind> void store_sums(const Output& to, const Finished& f) {
   constexpr int kVectors = kPanel / kLanes;
   const Epilogue<T> epilogue(to.linear, to.out, to.residual);
-  const float* sums = f.sums;
-  for (int i = 0; i < f.rows; ++i, sums += kPanel) {
+  for (int i = 0; i < f.rows; ++i) {
     const float row_scale = kKind == kWhole ? f.row_scales[i] : 1.0f;
-    Floats values[kVectors];
-    for (int v = 0; v < kVectors; ++v)
-      values[v] = scaled<kKind>(sums + v * kLanes, row_scale, to.linear.scales, f.panel * kPanel + v * kLanes);
-    epilogue.store_row(f.row + i, f.panel, values);
+    auto store_panel = [&](int64_t panel, const float* sums) {
+      Floats values[kVectors];
+      for (int v = 0; v < kVectors; ++v)
+        values[v] = scaled<kKind>(sums + v * kLanes, row_scale, to.linear.scales, panel * kPanel + v * kLanes);
+      epilogue.store_row(f.row + i, panel, values);
+    };
+    store_panel(f.panel, f.sums + i * kPanel);
+    if (f.next_sums) store_panel(f.panel + 1, f.next_sums + i * kPanel);
   }
 }
 
@@ -201,7 +204,7 @@ template <class T, Kind kKind> void stream_sums(const Output& to, const Finished
   }
 }
 
-// A pair of gated panels is 32 features: a line of the next product's operand for each row. Whole tiles are written.
+// The 32 features of such a pair are a line of the next product's operand for each row. Whole tiles are written.
 void feed_sums(const Output& to, const Finished& f) {
   const Epilogue<BFloat16> epilogue(to.linear, {}, {});
   for (int i = 0; i < f.rows; ++i) {
@@ -230,6 +233,10 @@ bool whole_lines(const Output& to, int64_t panel) {
   return (panel + 1) * kPanel <= to.linear.outputs && ((intptr_t)to.out.data | to.out.stride * size) % kLine == 0;
 }
 
+// Whether gated panels are finished in pairs. Their sums wait for each other, those of all rows but the last in order:
+// more than one pair of rows.
+bool pairs_panels(const Linear& linear, int64_t rows) { return linear.gate && rows > kPair; }
+
 // Members split the panels, and the rows too where there are many.
 int64_t row_parts_of(int64_t rows, int64_t members) {
   int64_t parts = 1;
@@ -243,10 +250,11 @@ class Walk {
  public:
   Walk(Member& me, const Linear& linear, const Operand& operand, int64_t rows, const Output& output)
       : linear_(linear), operand_(operand), cut_(operand.cut), output_(output), bytes_(panel_bytes(linear)),
-        tile_bytes_(bytes_ / cut_.tiles), sums_((float*)operand.spare_of(me)), rows_total_(rows) {
+        tile_bytes_(bytes_ / cut_.tiles), sums_((float*)operand.spare_of(me)), rows_total_(rows),
+        paired_(pairs_panels(linear, rows)) {
     const int64_t row_parts = row_parts_of(rows, me.size), panel_parts = me.size / row_parts;
     rows_ = part_of(rows, row_parts, me.rank / panel_parts, kPair);
-    panels_ = part_of(panels_of(linear), panel_parts, me.rank % panel_parts, output.fed ? 2 : 1);
+    panels_ = part_of(panels_of(linear), panel_parts, me.rank % panel_parts, paired_ ? 2 : 1);
     with_type(linear.dtype, [&](auto type) {
       store_ = Stores<decltype(type)>::kStore[kind_of(linear)];
       stream_ = Stores<decltype(type)>::kStream[kind_of(linear)];
@@ -337,7 +345,7 @@ class Walk {
     else (linear_.format == kInt8 ? pass_int8 : pass_bf16)(pass, pairs == 1);
     store_finished();
     if (inputs.end != cut_.tiles) return;
-    if (!output_.fed) return finish(row, count, p, sums);
+    if (!paired_) return finish(row, count, p, sums);
     const bool second = p % 2;
     if (second) finish(row, count, p - 1, sums - cut_.block_rows * kPanel, sums);
     else if (p + 1 == panels_.end) finish(row, count, p, sums);
@@ -374,6 +382,7 @@ class Walk {
   const int64_t bytes_, tile_bytes_;  // of a panel, and of its part with one tile of inputs
   float* const sums_;
   const int64_t rows_total_;
+  const bool paired_;
   Range rows_, panels_;
   Store store_, stream_;
   Finished finished_[2];
@@ -424,10 +433,9 @@ void multiply(Member& me, const Linear& linear, const void* data, int64_t rows, 
   Walk(me, linear, operand, rows, output).run();
 }
 
-// Sums of a pair of panels wait for each other, those of all rows but the last in order: more than one pair of rows.
 bool feeds(const Linear& linear, const Linear& next, int64_t rows) {
   auto fits = [](const Linear& one) { return one.format == kPlain && one.dtype == kBFloat16; };
-  return linear.gate && fits(linear) && fits(next) && rows > kPair;
+  return pairs_panels(linear, rows) && fits(linear) && fits(next);
 }
 
 void multiply_into(Member& me, const Linear& linear, const void* data, int64_t rows, const Linear& next, void* fed) {
