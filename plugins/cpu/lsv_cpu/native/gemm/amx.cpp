@@ -50,7 +50,8 @@ struct Operand {
         scales((float*)(tiles + up(rows, kBlock) / kBlock * block_bytes)),
         spare((char*)scales + up(up(rows, kBlock) * groups * 4, kLine)) {
     int64_t sums = streams(linear, rows) ? 4 * kBlock : cut.slots * cut.block_rows;
-    spare_bytes = std::max<int64_t>(sums * kSumsStride, inputs_padded(linear) * 4);
+    const int64_t normed = kBlock * inputs_padded(linear) * (linear.dtype == kFloat32 ? 4 : 2);
+    spare_bytes = std::max(sums * kSumsStride, normed);
   }
 
   int64_t bytes(int members) const { return spare + spare_bytes * members - tiles; }
@@ -63,66 +64,63 @@ struct Operand {
   int64_t groups, block_bytes;
   char* tiles;
   float* scales;  // [blocks of 16 rows][groups][16]
-  char* spare;    // a normed row, or sums
+  char* spare;    // a normed block of rows, or sums
   int64_t spare_bytes;
 };
 
-template <class T> void place_row(const Operand& operand, int64_t row, const T* x, int64_t inputs) {
+// Rows of one block. Their lines are written tile by tile; whole ones have a loop of known length.
+template <class T>
+void place_rows(const Operand& operand, int64_t row, int rows, const T* x, int64_t stride, int64_t inputs) {
   constexpr int64_t kInputs = kLine / sizeof(T);
-  char* to = operand.line(row);
-  for (int64_t at = 0; at < operand.cut.tiles * kInputs; at += kInputs, to += kTileBytes) {
-    int64_t count = std::clamp<int64_t>(inputs - at, 0, kInputs);
-    std::memcpy(to, x + at, count * sizeof(T));
-    std::memset(to + count * sizeof(T), 0, (kInputs - count) * sizeof(T));
-  }
-}
-
-// The same for a whole block: tile by tile, so that each is written in one piece.
-template <class T> void place_block(const Operand& operand, int64_t row, const T* x, int64_t stride, int64_t inputs) {
-  constexpr int64_t kInputs = kLine / sizeof(T);
-  char* to = operand.block(row);
-  const int64_t whole = inputs / kInputs * kInputs;
-  for (int64_t at = 0; at < whole; at += kInputs)
-    for (int i = 0; i < kBlock; ++i, to += kLine) std::memcpy(to, x + i * stride + at, kLine);
-  for (int64_t at = whole; at < operand.cut.tiles * kInputs; at += kInputs)
-    for (int i = 0; i < kBlock; ++i, to += kLine) {
-      const int64_t count = std::clamp<int64_t>(inputs - at, 0, kInputs);
+  for (int64_t tile = 0; tile < operand.cut.tiles; ++tile) {
+    const int64_t at = tile * kInputs, count = std::clamp<int64_t>(inputs - at, 0, kInputs);
+    char* to = operand.line(row) + tile * kTileBytes;
+    for (int i = 0; i < rows; ++i, to += kLine) {
+      if (count == kInputs) {
+        std::memcpy(to, x + i * stride + at, kLine);
+        continue;
+      }
       std::memcpy(to, x + i * stride + at, count * sizeof(T));
       std::memset(to + count * sizeof(T), 0, (kInputs - count) * sizeof(T));
     }
+  }
 }
 
-// Columns that share a scale: the codes of those that are inputs, and zeros. Whole lines have a loop of known length.
+// The codes of columns that share a scale: of those that are inputs, and zeros.
 template <class T>
-void place_codes(const Operand& operand, int64_t row, const T* x, Range columns, int64_t inputs, float inverse) {
+void place_codes(const Operand& operand, int64_t row, int rows, const T* x, int64_t stride, Range columns,
+                 int64_t inputs, const float* inverse) {
   for (int64_t at = columns.begin; at < columns.end;) {
     const int64_t next = std::min(at / kLine * kLine + kLine, columns.end);
     const int64_t count = std::clamp<int64_t>(inputs - at, 0, next - at);
     int8_t* to = (int8_t*)operand.line(row) + at / kLine * kTileBytes + at % kLine;
-    if (count == kLine) quantise(x + at, kLine, inverse, 0, to);
-    else quantise(x + at, (int)count, inverse, 0, to);
-    std::memset(to + count, 0, next - at - count);
+    for (int i = 0; i < rows; ++i, to += kLine) {
+      if (count == kLine) quantise(x + i * stride + at, kLine, inverse[i], 0, to);
+      else quantise(x + i * stride + at, (int)count, inverse[i], 0, to);
+      if (count < next - at) std::memset(to + count, 0, next - at - count);
+    }
     at = next;
   }
 }
 
-// Codes and scales are those of the vector kernels, but that int4 has its scales for 16 times the weights.
-template <class T> void quantise_row(const Linear& linear, const Operand& operand, int64_t row, const T* x) {
-  const int64_t size = linear.group ? linear.group : inputs_padded(linear);
+// Rows of one block, which are the lanes. Codes and scales are those of the vector kernels, but that int4 has its scales
+// for 16 times the weights.
+template <class T>
+void quantise_rows(const Linear& linear, const Operand& operand, int64_t row, int rows, const T* x, int64_t stride) {
+  static_assert(kBlock == kLanes, "a row of a block has a lane");
+  const int64_t padded = inputs_padded(linear), size = linear.group ? linear.group : padded;
   const float unit = linear.format == kInt4 ? 1.0f / 16 : 1.0f;
   float* scales = operand.scales_of(row) + row % kBlock;
-  for (int64_t first = 0; first < operand.groups; first += kLanes) {
-    const int64_t count = std::min<int64_t>(kLanes, operand.groups - first);
+  for (int64_t begin = 0; begin < padded; begin += size, scales += kBlock) {
+    const Range columns = {begin, std::min(begin + size, padded)};
+    const int count = (int)std::clamp<int64_t>(linear.inputs - begin, 0, columns.end - begin);
     float largest[kLanes] = {}, inverse[kLanes];
-    for (int64_t i = 0, begin = first * size; i < count; ++i, begin += size)
-      largest[i] = largest_of(x + begin, (int)std::clamp<int64_t>(linear.inputs - begin, 0, size));
+    for (int i = 0; i < rows; ++i) largest[i] = largest_of(x + i * stride + begin, count);
     const Scales found = scales_of(load(largest));
     store(inverse, found.inverse);
-    for (int64_t i = 0; i < count; ++i) {
-      scales[(first + i) * kBlock] = found.scale[i] * unit;
-      const int64_t begin = (first + i) * size, end = std::min(begin + size, inputs_padded(linear));
-      place_codes(operand, row, x, {begin, end}, linear.inputs, inverse[i]);
-    }
+    const Floats scale = found.scale * unit;
+    std::memcpy(scales, &scale, rows * sizeof(float));
+    place_codes(operand, row, rows, x, stride, columns, linear.inputs, inverse);
   }
 }
 
@@ -405,21 +403,23 @@ int64_t operand_bytes(const Linear& linear, int64_t rows, int members) {
 
 void make_operand(Member& me, const Linear& linear, const Norm* norm, Rows x, int64_t rows, void* data) {
   const Operand operand(linear, rows, data);
-  const bool blocks = linear.format == kPlain && !norm && rows >= kBlock * me.size;
-  const Range mine = me.share(rows, blocks ? kBlock : 1);
+  const Range mine = me.share(rows, rows >= kBlock * me.size ? kBlock : 1);
   with_type(linear.dtype, [&](auto type) {
     using T = decltype(type);
     T* normed = (T*)operand.spare_of(me);
-    int64_t row = mine.begin;
-    auto row_of = [&] { return (const T*)x.data + row * x.stride; };
-    if (blocks)
-      for (; row + kBlock <= mine.end; row += kBlock) place_block(operand, row, row_of(), x.stride, linear.inputs);
-    for (; row < mine.end; ++row) {
-      const T* from = row_of();
-      if (norm) normalise(from, (const T*)norm->weight, norm->eps, (int)linear.inputs, normed);
-      if (norm) from = normed;
-      if (linear.format == kPlain) place_row(operand, row, from, linear.inputs);
-      else quantise_row(linear, operand, row, from);
+    int count;
+    for (int64_t row = mine.begin; row < mine.end; row += count) {
+      count = (int)std::min(kBlock - row % kBlock, mine.end - row);
+      const T* from = (const T*)x.data + row * x.stride;
+      int64_t stride = x.stride;
+      if (norm) {
+        for (int i = 0; i < count; ++i)
+          normalise(from + i * stride, (const T*)norm->weight, norm->eps, (int)linear.inputs, normed + i * linear.inputs);
+        from = normed;
+        stride = linear.inputs;
+      }
+      if (linear.format == kPlain) place_rows(operand, row, count, from, stride, linear.inputs);
+      else quantise_rows(linear, operand, row, count, from, stride);
     }
   });
 }
