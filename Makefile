@@ -120,12 +120,12 @@ run-compilers:
 	  print(*{os.path.realpath(one): one for one in reversed(found())}.values())"); do \
 	  LSV_CPU_COMPILER=$$compiler $(PYTEST) $(WORKERS) tests/plugins/cpu || exit 1; done
 
-# The end-to-end tests on every platform that has an emulation, but those that choose their platforms themselves; their whole
-# matrices run on the CPU alone. Warming up hundreds of shapes has tests of its own.
+# The end-to-end tests on every emulated platform, but those that choose their platforms themselves; their whole matrices run on
+# the CPU alone, which emulates the instruction sets that this machine lacks. Warming up hundreds of shapes has tests of its own.
 EMULATED := LSV_EMULATE=1 LSV_HPU_SKIP_WARMUP=1
 END_TO_END := tests/e2e --ignore tests/e2e/test_platforms.py --ignore tests/e2e/test_beams.py
 run-emulated:
-	for name in xpu hpu cuda rocm torch; do LSV_PLATFORM=$$name $(EMULATED) $(PYTEST) $(WORKERS) \
+	for name in xpu hpu cuda rocm torch cpu; do LSV_PLATFORM=$$name $(EMULATED) $(PYTEST) $(WORKERS) \
 	  -m "not slow and not gpu" $(END_TO_END) || exit 1; done
 
 # Published models, tokenizers and chat templates, as tools/published/published/packages.tsv names them: fetched once.

@@ -19,6 +19,8 @@ _FLAGS_OF_ISA = {
     "avx512": _AVX512,
     "avx2": _AVX2,
 }
+INSTRUCTION_SETS = tuple(_FLAGS_OF_ISA)
+"""Those that native kernels support, the most recent first."""
 
 
 class Machine:
@@ -43,6 +45,17 @@ class Machine:
         """The ones that native kernels support and this machine has, the most recent first."""
         flags = self.flags()
         return tuple(isa for isa, needed in _FLAGS_OF_ISA.items() if needed <= flags)
+
+    def runnable(self, isa: str) -> str:
+        """``isa`` itself, or what emulates it where this machine lacks it."""
+        lacking = set(INSTRUCTION_SETS).difference(self.instruction_sets())
+        return self.emulation(isa) if isa in lacking else isa
+
+    def emulation(self, isa: str) -> str:
+        """What emulates ``isa``, one with AVX-512 or tiles. Tiles alone are emulated where the machine has the rest."""
+        if isa == "amx" and "avx512_bf16" not in self.instruction_sets():
+            return "amx_and_avx512_emulated"
+        return f"{isa}_emulated"
 
     def allowed(self) -> frozenset[int]:
         """The logical CPUs this process may run on."""

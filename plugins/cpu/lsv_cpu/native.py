@@ -19,7 +19,7 @@ from lsv.settings.caching import cache_root
 from lsv_base.errors import ConfigError
 from lsv_base.processes.building import BuildCache, explain, find_compilers, run, takes_flags
 from lsv_base.processes.folder import PrivateFolder
-from lsv_cpu.machine import Machine
+from lsv_cpu.machine import INSTRUCTION_SETS, Machine
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ _AVX2 = ("-mavx2", "-mfma", "-mf16c")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefer-vector-width=512")
 _VNNI = (*_AVX512, "-mavx512vnni")
 _BF16 = (*_VNNI, "-mavx512bf16")
-# For tests on machines without AVX-512 or tiles: slow, so that compiling them is quick.
+# For --emulate and tests on machines without AVX-512 or tiles: slow, so that compiling them is quick.
 _EMULATED = (*_AVX2, "-O1", "-Wno-ignored-attributes", "-DLSV_EMULATE_AVX512")
 _EMULATED_VNNI = (*_EMULATED, "-DLSV_EMULATE_VNNI")
 _EMULATED_BF16 = (*_EMULATED_VNNI, "-DLSV_EMULATE_BF16")
@@ -123,12 +123,19 @@ _selection = _Selection()
 
 
 def select(isa: str = "auto", *, enabled: bool = True, cache_dir: Path | None = None) -> None:
-    """Choose what ``library`` returns in this process. Raises ``ConfigError`` for an ISA the machine lacks."""
-    if isa != "auto":
+    """Choose what ``library`` returns in this process: ``isa`` is a value of ``cpu.isa`` or the name of an emulation.
+
+    Raises ``ConfigError`` for an instruction set that the machine lacks.
+    """
+    if isa in INSTRUCTION_SETS:
         available = Machine().instruction_sets()
         if isa not in available:
             found = ", ".join(available) or "none that is known"
-            raise ConfigError(f"cpu.isa={isa}, but this machine has {found}: choose auto", param="cpu.isa")
+            raise ConfigError(
+                f"cpu.isa={isa}, but this machine has {found}: choose auto, or emulate it with --emulate "
+                "(slow, for tests)",
+                param="cpu.isa",
+            )
     _selection.isa, _selection.enabled, _selection.cache_dir = isa, enabled, cache_dir
 
 

@@ -13,8 +13,9 @@ from lsv.capabilities import Capabilities, DeviceInfo
 from lsv.config import OptionValue
 from lsv.media.shared import SUPPORTED
 from lsv.platform import Platform
+from lsv_base.errors import ConfigError
 from lsv_cpu.cores import Share, share_cores
-from lsv_cpu.machine import Machine
+from lsv_cpu.machine import INSTRUCTION_SETS, Machine
 from lsv_runtime.devices.communicator import Communicator, Group
 from lsv_runtime.devices.device import Budget, Device, Memory
 
@@ -40,6 +41,10 @@ class CpuPlatform(Platform):
             mixed_batches=True,
         )
 
+    def _instruction_set(self, options: Mapping[str, OptionValue]) -> str:
+        """What the native kernels are built for: a value of ``cpu.isa``, or the name of an emulation."""
+        return str(options.get("cpu.isa") or "auto")
+
     def open(self, index: int, options: Mapping[str, OptionValue]) -> Device:
         """``index`` selects the list of cores in ``cpu.bind``, if there are several."""
         return self.open_rank(index, 1, options)
@@ -53,7 +58,7 @@ class CpuPlatform(Platform):
             log.info("rank %d of %d runs %s", rank, ranks, share)
         cache = options.get("cpu.cache_dir")
         native.select(
-            str(options.get("cpu.isa") or "auto"),
+            self._instruction_set(options),
             enabled=options.get("cpu.native") != "off",
             cache_dir=Path(str(cache)) if cache else None,
         )
@@ -64,6 +69,28 @@ class CpuPlatform(Platform):
             kv_gib=float(options.get("cpu.kvcache_space") or 0),
             ranks=ranks,
         )
+
+
+class EmulatedCpuPlatform(CpuPlatform):
+    """The same with native kernels for ``cpu.isa``, by default the newest, where the machine lacks the instructions.
+
+    They run in terms of older ones, to the same bits (``native/emulated``). Speeds mean nothing.
+    """
+
+    def emulated_devices(self, options: Mapping[str, OptionValue]) -> Sequence[DeviceInfo]:
+        self._instruction_set(options)
+        return self.devices()
+
+    def _instruction_set(self, options: Mapping[str, OptionValue]) -> str:
+        """Raises ``ConfigError`` on a machine that can't emulate it."""
+        machine, isa = Machine(), super()._instruction_set(options)
+        isa = INSTRUCTION_SETS[0] if isa == "auto" else isa
+        found = machine.runnable(isa)
+        if found != isa and "avx2" not in machine.instruction_sets():
+            raise ConfigError(
+                f"cpu.isa={isa} is emulated with AVX2, which this machine lacks: leave --emulate out", param="emulate"
+            )
+        return found
 
 
 class CpuDevice(Device):

@@ -8,7 +8,7 @@ from lsv import hookimpl
 from lsv.capabilities import DeviceInfo
 from lsv.offers import AttentionOffer, KernelOffer, PlatformOffer, lazy
 from lsv.settings import Setting
-from lsv_cpu.machine import Machine
+from lsv_cpu.machine import INSTRUCTION_SETS, Machine
 
 api = 2
 
@@ -27,7 +27,14 @@ def probe() -> tuple[DeviceInfo, ...]:
 
 @hookimpl
 def lsv_platforms() -> Iterable[PlatformOffer]:
-    yield PlatformOffer("cpu", "lsv_cpu.platform:CpuPlatform", probe, rank=0, resource="")
+    yield PlatformOffer(
+        "cpu",
+        "lsv_cpu.platform:CpuPlatform",
+        probe,
+        rank=0,
+        resource="",
+        emulation="lsv_cpu.platform:EmulatedCpuPlatform",
+    )
 
 
 @hookimpl
@@ -83,7 +90,7 @@ def lsv_settings() -> Iterable[Setting]:
     yield Setting(
         name="cpu.isa",
         default="auto",
-        choices=("auto", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx"),
+        choices=("auto", *reversed(INSTRUCTION_SETS)),
         help="the newest instruction set that native kernels may use",
     )
     yield Setting(

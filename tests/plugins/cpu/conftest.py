@@ -8,9 +8,10 @@ import pytest
 
 from lsv_base.processes.building import BuildCache, find_compilers
 from lsv_cpu import native
+from lsv_cpu.machine import Machine
 from lsv_cpu.platform import CpuPlatform
 from lsv_runtime.devices.device import Device
-from suite.instruction_sets import EMULATED, MACHINE, runnable
+from suite.instruction_sets import EMULATED, MACHINE
 
 BETWEEN = {*MACHINE[1:], *EMULATED}
 """Kernels that take a build of their own beside the newest ones of this machine and those of any machine."""
@@ -29,7 +30,7 @@ def instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = os.environ.get("LSV_CPU_ISA", "auto")
     monkeypatch.delenv("LSV_CPU_ISA", raising=False)  # engines would ask the machine for it
     if wanted != "auto":
-        found = runnable(wanted)
+        found = Machine().runnable(wanted)
         monkeypatch.setattr(native, "resolve_isa", lambda isa: found if isa == "auto" else isa)
 
 

@@ -13,12 +13,13 @@ import torch
 from lsv.kv.spec import KVGroup
 from lsv_cpu import native
 from lsv_cpu.attention import CpuAttention
+from lsv_cpu.machine import Machine
 from lsv_runtime.attention import AttentionLayer, BatchLayout, CacheSpec
 from lsv_runtime.devices.device import Device
 from lsv_testing.attention import AttentionCase, attention_cases, check_attention, check_row_invariance
-from suite.instruction_sets import MACHINE, runnable
+from suite.instruction_sets import MACHINE
 
-TILES = runnable("amx")
+TILES = Machine().runnable("amx")
 BLOCKS = (32, 16, 64, 128)
 CASES = attention_cases(
     BLOCKS,

@@ -11,9 +11,10 @@ import torch
 
 from lsv_cpu import native
 from lsv_cpu.linear import LinearRecord
-from suite.instruction_sets import MACHINE, emulation, runnable
+from lsv_cpu.machine import Machine
+from suite.instruction_sets import MACHINE
 
-EMULATED, VECTOR = emulation("amx"), runnable("avx512_bf16")
+EMULATED, VECTOR = Machine().emulation("amx"), Machine().runnable("avx512_bf16")
 PLAIN, INT8, INT4 = 0, 1, 2
 WHOLE = [(INT8, 0), (INT8, 128), (INT4, 32), (INT4, 64), (INT4, 128)]
 FORMATS = [(PLAIN, 0), *WHOLE]
