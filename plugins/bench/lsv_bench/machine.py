@@ -10,7 +10,18 @@ from pathlib import Path
 
 import msgspec
 
-_VECTOR_SETS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_int8", "asimd", "sve")
+_VECTOR_SETS = (
+    "avx2",
+    "avx_vnni",
+    "avx512f",
+    "avx512_vnni",
+    "avx512_bf16",
+    "avx512_fp16",
+    "amx_bf16",
+    "amx_int8",
+    "asimd",
+    "sve",
+)
 _PACKAGES = ("lsv", "torch", "transformers", "numpy")
 _GIB = 1 << 30
 

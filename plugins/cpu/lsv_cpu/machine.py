@@ -17,6 +17,7 @@ _FLAGS_OF_ISA = {
     "avx512_bf16": _BF16,
     "avx512_vnni": _VNNI,
     "avx512": _AVX512,
+    "avx_vnni": _AVX2 | {"avx_vnni"},
     "avx2": _AVX2,
 }
 INSTRUCTION_SETS = tuple(_FLAGS_OF_ISA)
@@ -52,7 +53,7 @@ class Machine:
         return self.emulation(isa) if isa in lacking else isa
 
     def emulation(self, isa: str) -> str:
-        """What emulates ``isa``, one with AVX-512 or tiles. Tiles alone are emulated where the machine has the rest."""
+        """What emulates ``isa``, any but AVX2. Tiles alone are emulated where the machine has the rest."""
         if isa == "amx" and "avx512_bf16" not in self.instruction_sets():
             return "amx_and_avx512_emulated"
         return f"{isa}_emulated"

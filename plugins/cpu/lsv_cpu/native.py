@@ -42,10 +42,12 @@ _EMULATED_TILES = ("-DLSV_AMX", "-DLSV_EMULATE_AMX")
 _FLAGS_OF_ISA: Mapping[str, tuple[str, ...]] = {
     "generic": (),
     "avx2": _AVX2,
+    "avx_vnni": (*_AVX2, "-mavxvnni"),
     "avx512": _AVX512,
     "avx512_vnni": _VNNI,
     "avx512_bf16": _BF16,
     "amx": (*_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8", "-DLSV_AMX"),
+    "avx_vnni_emulated": (*_AVX2, "-O1", "-DLSV_EMULATE_AVX_VNNI"),
     "avx512_emulated": _EMULATED,
     "avx512_vnni_emulated": _EMULATED_VNNI,
     "avx512_bf16_emulated": _EMULATED_BF16,
@@ -62,6 +64,8 @@ _OLDER: Mapping[str, str] = {
     "avx512_bf16_emulated": "avx2",
     "avx512_vnni_emulated": "avx2",
     "avx512_emulated": "avx2",
+    "avx_vnni": "avx2",
+    "avx_vnni_emulated": "avx2",
     "avx2": "generic",
 }
 """What runs on every machine that has the instruction set, and is asked less of the compiler."""
@@ -104,6 +108,7 @@ SIGNATURES: Mapping[str, tuple[type | None, list[type]]] = {
     "lsv_gather_ranks": (_INT, [_POINTER, _POINTER, _INT64, _POINTER]),
     "lsv_add_adapters": (_INT, [_POINTER, _POINTER, _POINTER, _POINTER, _INT64]),
     "lsv_linear": (_INT, [_POINTER, _POINTER, _INT64, _INT64, _POINTER]),
+    "lsv_multiply_heads": (_INT, [_POINTER, _INT64, _POINTER, _INT64, _INT64, _INT64, _POINTER]),
 }
 """Result and argument types of the functions that every build has."""
 

@@ -19,7 +19,18 @@ from lsv_base.processes.confinement.probe import find_measures
 from lsv_doctor import allocator, pace
 from lsv_doctor.models.release import PACKAGE, warn
 
-_VECTOR_SETS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "avx512_fp16", "amx_bf16", "amx_int8", "asimd", "sve")
+_VECTOR_SETS = (
+    "avx2",
+    "avx_vnni",
+    "avx512f",
+    "avx512_bf16",
+    "avx512_vnni",
+    "avx512_fp16",
+    "amx_bf16",
+    "amx_int8",
+    "asimd",
+    "sve",
+)
 _GIB = 1 << 30
 
 

@@ -19,6 +19,7 @@ CASES = [
     (AVX2, "auto", "amx_and_avx512_emulated"),
     (AVX2, "amx", "amx_and_avx512_emulated"),
     (AVX2, "avx512_vnni", "avx512_vnni_emulated"),
+    (AVX2, "avx_vnni", "avx_vnni_emulated"),
     (AVX2, "avx2", "avx2"),
     (BF16, "auto", "amx_emulated"),
     (BF16, "avx512", "avx512"),

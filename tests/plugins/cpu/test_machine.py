@@ -11,7 +11,7 @@ from lsv_cpu.machine import Machine, parse_cores
 
 MIB = 1 << 20
 AVX512 = "avx512f avx512bw avx512vl avx512dq"
-EVERY_ISA = ["amx", "avx512_bf16", "avx512_vnni", "avx512", "avx2"]
+EVERY_ISA = ["amx", "avx512_bf16", "avx512_vnni", "avx512", "avx_vnni", "avx2"]
 
 
 def write(root: Path, files: dict[str, str]) -> Machine:
@@ -83,10 +83,11 @@ def test_a_cpu_quota_bounds_the_cores(tmp_path: Path, monkeypatch: pytest.Monkey
     [
         ("fpu sse2", ()),
         ("avx2 fma f16c", ("avx2",)),
+        ("avx2 fma f16c avx_vnni", ("avx_vnni", "avx2")),
         (f"avx2 fma f16c {AVX512}", ("avx512", "avx2")),
         (f"avx2 fma f16c {AVX512} avx512_vnni", ("avx512_vnni", "avx512", "avx2")),
-        (f"avx2 fma f16c {AVX512} avx512_vnni avx512_bf16 amx_tile amx_bf16 amx_int8", tuple(EVERY_ISA)),
-        (f"avx2 fma f16c {AVX512} avx512_vnni avx512_bf16 amx_tile", tuple(EVERY_ISA[1:])),
+        (f"avx2 fma f16c avx_vnni {AVX512} avx512_vnni avx512_bf16 amx_tile amx_bf16 amx_int8", tuple(EVERY_ISA)),
+        (f"avx2 fma f16c avx_vnni {AVX512} avx512_vnni avx512_bf16 amx_tile", tuple(EVERY_ISA[1:])),
     ],
 )
 def test_instruction_sets(flags: str, found: tuple[str, ...], tmp_path: Path) -> None:

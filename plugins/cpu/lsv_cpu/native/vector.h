@@ -7,6 +7,8 @@
 #include <limits>
 #if defined(LSV_EMULATE_AVX512)
 #include "emulated/avx512.h"
+#elif defined(LSV_EMULATE_AVX_VNNI)
+#include "emulated/avx_vnni.h"
 #elif defined(__F16C__)
 #include <immintrin.h>
 #endif

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "emulated/avx_vnni.h"
 #include "emulated/bfloat16.h"
 
 #define __AVX512F__ 1
@@ -286,15 +287,7 @@ LSV_APART __m512 _mm512_scalef_ps(__m512 a, __m512 b) {
 
 #if defined(LSV_EMULATE_VNNI)
 LSV_APART __m512i _mm512_dpbusd_epi32(__m512i sums, __m512i a, __m512i b) {
-  return emulated::by_halves<__m512i>(
-      [](__m256i sum, __m256i x, __m256i y) {
-        const __m256i low = _mm256_set1_epi16(0xff);
-        const __m256i even = _mm256_madd_epi16(
-            _mm256_and_si256(x, low), _mm256_srai_epi16(_mm256_slli_epi16(y, 8), 8));
-        const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(x, 8), _mm256_srai_epi16(y, 8));
-        return _mm256_add_epi32(sum, _mm256_add_epi32(even, odd));
-      },
-      sums, a, b);
+  return emulated::by_halves<__m512i>(emulated::dpbusd, sums, a, b);
 }
 #endif
 

@@ -20,7 +20,20 @@ constexpr int kNibbleLift = 8;  // nibbles are weights + 8
 inline Bytes low_nibbles(Bytes packed) { return packed & 15; }
 inline Bytes high_nibbles(Bytes packed) { return (Bytes)((Words)packed >> 4) & 15; }
 
+// Adds the products of four unsigned and four signed bytes to each sum.
 #if defined(__AVX512VNNI__)
+#define LSV_DPBUSD
+inline Ints dpbusd(Ints sums, Bytes x, Bytes y) {
+  return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)x, (__m512i)y);
+}
+#elif defined(__AVXVNNI__) && !defined(__AVX512F__)
+#define LSV_DPBUSD
+inline Ints dpbusd(Ints sums, Bytes x, Bytes y) {
+  return (Ints)_mm256_dpbusd_avx_epi32((__m256i)sums, (__m256i)x, (__m256i)y);
+}
+#endif
+
+#if defined(LSV_DPBUSD)
 
 // One factor must be unsigned. Rows meet int8 weights as code + 128, which the weights' sums take back. Weights have no
 // sums of groups: there the weights are lifted by 128, which the sums of the rows' codes take back.
@@ -29,12 +42,8 @@ constexpr int kByteLift = 128;
 
 inline Bytes lifted(Bytes weights) { return weights ^ -128; }
 
-inline Ints add_int8(Ints sums, Bytes weights, Bytes row) {
-  return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)row, (__m512i)weights);
-}
-inline Ints add_int4(Ints sums, Bytes nibbles, Bytes row) {
-  return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)nibbles, (__m512i)row);
-}
+inline Ints add_int8(Ints sums, Bytes weights, Bytes row) { return dpbusd(sums, row, weights); }
+inline Ints add_int4(Ints sums, Bytes nibbles, Bytes row) { return dpbusd(sums, nibbles, row); }
 inline Ints add_lifted(Ints sums, Bytes weights, Bytes row) { return add_int4(sums, weights, row); }
 
 #else
