@@ -12,6 +12,7 @@ import torch
 from lsv.offers import OpSpec
 from lsv_cpu import arena, native
 from lsv_cpu.kernels import RoundInt4, RoundInt8, selected_library, why_not_native
+from lsv_runtime.nn.heads import HeadProduct
 from lsv_runtime.nn.mlp import GatedMLP
 from lsv_runtime.ops import Bindable, GatedKernel, Kernel, LoadKernel
 from lsv_runtime.weights.quantizer import Linear
@@ -209,6 +210,39 @@ class PanelLinear(GatedKernel, RoundingKernel):
         """The module's buffer ``name``: the one left from an earlier load, or a new one."""
         held = self._module._buffers.get(name)
         return held if held is not None else self._module.keep(name, arena.weights.take(size))
+
+
+class PanelHeads(Kernel):
+    """``lsv_runtime.nn.heads.HeadProduct``: the panels of one head after those of the other."""
+
+    def __init__(self, module: HeadProduct, spec: OpSpec) -> None:
+        self._module, self._library = module, selected_library()
+        _, outputs, inputs = module.shape
+        self._record = LinearRecord(native.DTYPES[module.dtype], FORMATS["plain"], outputs=outputs, inputs=inputs)
+
+    def pack(self) -> None:
+        module, library, record = self._module, self._library, self._record
+        weight = module.release("weight").contiguous()
+        size = library.lsv_panels(ctypes.byref(record)) * library.lsv_panel_bytes(ctypes.byref(record))
+        packed = module._buffers.get("packed")
+        if packed is None:
+            packed = module.keep("packed", arena.weights.take(len(weight) * size))
+        for head, weights in enumerate(weight):
+            record.panels = packed.data_ptr() + head * size
+            library.lsv_pack(ctypes.byref(record), weights.data_ptr(), None)
+        record.panels = packed.data_ptr()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.stride(-1) != 1:
+            x = x.contiguous()
+        rows, heads, _ = x.shape
+        out = torch.empty((rows, heads, self._record.outputs), dtype=x.dtype)
+        status = self._library.lsv_multiply_heads(
+            ctypes.byref(self._record), heads, x.data_ptr(), x.stride(0), x.stride(1), rows, out.data_ptr()
+        )
+        if status:
+            raise native.refusal(status)
+        return out
 
 
 class PanelMLP(Kernel):

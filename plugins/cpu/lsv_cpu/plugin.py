@@ -50,6 +50,7 @@ def lsv_kernels() -> Iterable[KernelOffer]:
     yield KernelOffer("linear.int4", "cpu", "lsv_cpu.linear:PanelLinear", _PANELS, row_invariant=True)
     yield KernelOffer("linear.coded", "cpu", "lsv_cpu.linear:PanelLinear", _PANELS, row_invariant=True)
     yield KernelOffer("linear.coded_static", "cpu", "lsv_cpu.linear:PanelLinear", _PANELS, row_invariant=True)
+    yield KernelOffer("linear.heads", "cpu", "lsv_cpu.linear:PanelHeads", _PANELS, row_invariant=True)
     yield KernelOffer("gated_mlp", "cpu", "lsv_cpu.linear:PanelMLP", _GATED, row_invariant=True, adapters=True)
     yield KernelOffer("lora.add", "cpu", "lsv_cpu.adapters:NativeAdapters", _ADAPTERS, row_invariant=True)
     yield KernelOffer("moe", "cpu", "lsv_cpu.experts:NativeExperts", _EXPERTS, row_invariant=True)

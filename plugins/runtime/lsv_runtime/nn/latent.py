@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from lsv.offers import OpSpec
 from lsv_base.errors import CheckpointError
-from lsv_runtime import products
 from lsv_runtime.attention import AttentionLayer
+from lsv_runtime.nn.heads import HeadProduct
 from lsv_runtime.nn.keys import Keys
 from lsv_runtime.nn.linear import Column, Row
 from lsv_runtime.nn.norm import RMSNorm
@@ -127,8 +127,9 @@ class LatentAttention(Bindable):
         get their places.
         """
         self.absorbed, self.layer = True, self.latent_layer(once=once)
-        shape = (self.heads, self.c.plain_dim + self.c.value_dim, self.c.rank)
-        self.keep("halves", torch.empty(shape, dtype=self.kv_b.linear.layer.dtype, device="meta"))
+        c, dtype = self.c, self.kv_b.linear.layer.dtype
+        self.inward = HeadProduct(self.heads, c.plain_dim, c.rank, dtype)
+        self.outward = HeadProduct(self.heads, c.rank, c.value_dim, dtype)
 
     def spec(self) -> OpSpec:
         linears = (self.q.linear, self.kv_a.linear, self.kv_b.linear, self.out.linear)
@@ -143,7 +144,9 @@ class LatentAttention(Bindable):
             linear = self.kv_b.linear
             ones = torch.eye(self.c.rank, dtype=linear.layer.dtype, device=self.kv_norm.weight.device)
             weight = linear.unrounded(ones).reshape(self.c.rank, self.heads, -1)
-            self.keep("halves", weight.permute(1, 2, 0).contiguous())
+            inward, outward = weight.split((self.c.plain_dim, self.c.value_dim), dim=-1)
+            self.inward.fill(inward.transpose(0, 1).contiguous())
+            self.outward.fill(outward.permute(1, 2, 0).contiguous())
 
     def reference(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         c = self.c
@@ -180,12 +183,11 @@ class LatentAttention(Bindable):
     def _attend_latents(
         self, q: torch.Tensor, turned: torch.Tensor, latent: torch.Tensor, shared: torch.Tensor, step: Step
     ) -> torch.Tensor:
-        inward, outward = torch.split(self.get_buffer("halves"), [self.c.plain_dim, self.c.value_dim], dim=1)
-        q = products.einsum("thd,hdr->thr", q, inward)
+        q = self.inward(q)
         k = torch.cat((latent[:, None], shared), dim=-1)
         v = k if self.layer.value_dim is None else None
         found = self._attend(torch.cat((q, turned), dim=-1), k, v, step)[..., : self.c.rank]
-        return products.einsum("thr,hdr->thd", found, outward)
+        return self.outward(found)  # type: ignore[no-any-return]
 
     def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor | None, step: Step) -> torch.Tensor:
         layer, values = self.layer, None if v is None else v.contiguous()
