@@ -24,7 +24,7 @@ from lsv_runtime.nn.config import DecoderConfig
 from lsv_runtime.nn.decoder import DenseDecoder
 from lsv_runtime.nn.embed import Embed, ScaledEmbed
 from lsv_runtime.nn.keys import Keys
-from lsv_runtime.nn.linear import Column
+from lsv_runtime.nn.linear import Column, plain_linear
 from lsv_runtime.nn.mlp import GatedMLP
 from lsv_runtime.nn.norm import RMSNorm
 from lsv_runtime.nn.rope import Rope
@@ -104,21 +104,21 @@ class AltUp(nn.Module):
     def __init__(self, w: Weights, c: Gemma3nConfig) -> None:
         super().__init__()
         count, self.active, self.hidden = c.streams, c.active, c.hidden_size
-        self.corrections = w.take("correction_coefs.weight", (count, count))
-        self.predictions = w.take("prediction_coefs.weight", (count * count, count))
-        self.router = w.take("modality_router.weight", (count, c.hidden_size))
+        self.corrections = plain_linear(w / "correction_coefs", count, count)
+        self.predictions = plain_linear(w / "prediction_coefs", count, count * count)
+        self.router = plain_linear(w / "modality_router", c.hidden_size, count)
         self.norm = RMSNorm(w / "router_norm", c.hidden_size, c.norm_eps)
         self.scale = w.take("correct_output_scale", (c.hidden_size,))
         self.scaled = c.scaled
 
     def predict(self, streams: torch.Tensor) -> torch.Tensor:
         """All streams behind the layer, guessed from those before it."""
-        mixing = products.linear(self._route(streams[:, self.active]), self.predictions)
+        mixing = self.predictions(self._route(streams[:, self.active]))
         return streams + products.matmul(mixing.unflatten(-1, (streams.shape[1], -1)), streams)
 
     def correct(self, predicted: torch.Tensor, computed: torch.Tensor) -> torch.Tensor:
         """The predicted streams, moved by what the layer computed beyond the active one's prediction."""
-        factors = products.linear(self._route(computed), self.corrections) + 1.0
+        factors = self.corrections(self._route(computed)) + 1.0
         surprise = computed - predicted[:, self.active]
         return torch.addcmul(predicted, surprise[:, None], factors[:, :, None])
 
@@ -128,7 +128,7 @@ class AltUp(nn.Module):
         return x * self.scale if self.scaled else x
 
     def _route(self, x: torch.Tensor) -> torch.Tensor:
-        routed = products.linear(self.norm(x) * (1.0 / self.hidden), self.router)
+        routed = self.router(self.norm(x) * (1.0 / self.hidden))
         return torch.tanh(routed.float()).type_as(x)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from lsv_runtime.weights.place import Part, Weights
+from lsv_runtime.weights.quantizer import LinearLayer, PlainLinear
 
 
 class Adapters(Protocol):
@@ -58,6 +59,12 @@ class Column(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = self.linear(x)
         return y if self.adapters is None else self.adapters.add(y, x)
+
+
+def plain_linear(w: Weights, inputs: int, outputs: int) -> PlainLinear:
+    """A layer of weights so few and sensitive that no format quantises them, whole on each rank, without a bias."""
+    layer = LinearLayer(w.name, "column", inputs, (outputs,), False, w.dtype)
+    return PlainLinear(layer, w.take("weight", (outputs, inputs)), None)
 
 
 class Row(nn.Module):

@@ -9,14 +9,15 @@ import torch
 from torch import nn
 
 from lsv.offers import OpSpec
+from lsv_runtime import gates
 from lsv_runtime.nn.exchange import TokenExchange
-from lsv_runtime.nn.linear import Column, Row
+from lsv_runtime.nn.linear import Column, Row, plain_linear
 from lsv_runtime.nn.mlp import GatedMLP, find_activation
 from lsv_runtime.nn.routers import Router
 from lsv_runtime.ops import Bindable, Kernel, MixingKernel, dtype_name
 from lsv_runtime.weights.place import Weights
 from lsv_runtime.weights.placement import Spread
-from lsv_runtime.weights.quantizer import LinearLayer, PlainLinear, joint_format
+from lsv_runtime.weights.quantizer import joint_format
 
 MakeExpert = Callable[[Weights], nn.Module]
 
@@ -214,7 +215,7 @@ class SharedMoE(Bindable):
     def __init__(self, routed: MoE, shared: GatedMLP, gate: Weights | None = None) -> None:
         super().__init__()
         self.routed, self.shared = routed, shared
-        self.gate = _make_gate(gate, shared) if gate is not None else None
+        self.gate = None if gate is None else plain_linear(gate, shared.gate_up.linear.layer.inputs, 1)
 
     def spec(self) -> OpSpec:
         routed, shared = self.routed.spec(), self.shared.spec()
@@ -225,12 +226,5 @@ class SharedMoE(Bindable):
     def reference(self, x: torch.Tensor) -> torch.Tensor:
         shared = self.shared(x)
         if self.gate is not None:
-            shared = torch.sigmoid(self.gate(x)) * shared
+            shared = gates.sigmoid(self.gate(x)) * shared
         return self.routed(x) + shared  # type: ignore[no-any-return]
-
-
-def _make_gate(w: Weights, shared: GatedMLP) -> PlainLinear:
-    """Small and sensitive as a router, so never quantised."""
-    size = shared.gate_up.linear.layer.inputs
-    layer = LinearLayer(w.name, "column", size, (1,), False, w.dtype)
-    return PlainLinear(layer, w.take("weight", (1, size)), None)

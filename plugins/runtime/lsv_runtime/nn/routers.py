@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from lsv_base.errors import CheckpointError
+from lsv_runtime import gates
 from lsv_runtime.weights.place import Piece, Weights
 from lsv_runtime.weights.quantizer import LinearLayer, PlainLinear
 
@@ -99,7 +100,7 @@ class ScoredRouter(Router):
         self.scores, self.groups, self.chosen_groups, self.scale = scores, groups, chosen_groups, scale
 
     def choose(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        scores = torch.softmax(logits, dim=-1) if self.scores == "softmax" else torch.sigmoid(logits)
+        scores = torch.softmax(logits, dim=-1) if self.scores == "softmax" else gates.sigmoid(logits)
         wanted = scores if self.correction is None else scores + self.correction
         experts = self._within_groups(wanted).topk(self.top, dim=-1).indices
         weights = scores.gather(1, experts)

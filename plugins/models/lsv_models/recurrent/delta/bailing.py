@@ -8,6 +8,7 @@ from lsv_models.recurrent.delta.channel_mixer import ChannelSizes
 from lsv_models.recurrent.delta.kimi_linear import KINDS, LatentHybrid
 from lsv_models.recurrent.hybrid import read_kinds
 from lsv_models.recurrent.keys import ignore
+from lsv_runtime import gates
 from lsv_runtime.nn.config import DecoderConfig
 from lsv_runtime.nn.keys import Keys
 from lsv_runtime.nn.latent import LatentAttention, LatentConfig
@@ -26,7 +27,7 @@ class GatedLatentAttention(LatentAttention):
         self.gate = Column.even(w, ("g_proj",), c.hidden_size, c.heads)
 
     def project(self, attended: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        return super().project(attended * torch.sigmoid(self.gate(x).float()).to(x.dtype)[..., None], x)
+        return super().project(attended * gates.sigmoid(self.gate(x).float()).to(x.dtype)[..., None], x)
 
 
 class BailingHybrid(LatentHybrid):

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from lsv_models.recurrent.lfm.lfm2 import Lfm2
+from lsv_runtime import gates
 from lsv_runtime.nn.attention import Attention
 from lsv_runtime.nn.config import DecoderConfig
 from lsv_runtime.nn.keys import Keys
@@ -33,7 +34,7 @@ class HeadGatedAttention(Attention):
         self.gate = Column.even(w, ("gate_proj",), c.hidden_size, c.heads)
 
     def project(self, attended: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        return super().project(attended * torch.sigmoid(self.gate(x))[..., None], x)
+        return super().project(attended * gates.sigmoid(self.gate(x))[..., None], x)
 
 
 class Lfm3(Lfm2):

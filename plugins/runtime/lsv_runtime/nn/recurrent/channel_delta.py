@@ -7,9 +7,9 @@ from functools import partial
 from typing import ClassVar
 
 import torch
-from torch.nn import functional
 
 from lsv.offers import OpSpec
+from lsv_runtime import gates
 from lsv_runtime.attention.states import StatePart
 from lsv_runtime.nn.recurrent.chunks import scan
 from lsv_runtime.nn.recurrent.delta import unit
@@ -57,15 +57,15 @@ class ChannelDelta(Bindable):
         states: RowStates,
     ) -> torch.Tensor:
         q, k, v = (part.float().reshape(-1, self.heads, self.dim) for part in (q, k, v))
-        inputs = (unit(q) * self.dim**-0.5, unit(k), v, self._logs(gate.float()), strength.float().sigmoid())
+        inputs = (unit(q) * self.dim**-0.5, unit(k), v, self._logs(gate.float()), gates.sigmoid(strength.float()))
         return states.advance(self.part.name, partial(scan, _scan_chunk, _CHUNK), *inputs).flatten(1)
 
     def _logs(self, gate: torch.Tensor) -> torch.Tensor:
         """Logarithms of decays [T, heads, dim]."""
         gate, rate = (gate + self.dt_bias).view(-1, self.heads, self.dim), self.a_log.exp().view(-1, 1)
         if self.lowest is not None:
-            return self.lowest * torch.sigmoid(rate * gate)
-        return -rate * functional.softplus(gate)
+            return self.lowest * gates.sigmoid(rate * gate)
+        return -rate * gates.softplus(gate)
 
 
 def _scan_chunk(

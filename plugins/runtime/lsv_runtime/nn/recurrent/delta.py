@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from torch.nn import functional
 
 from lsv.offers import OpSpec
+from lsv_runtime import gates
 from lsv_runtime.attention.states import StatePart
 from lsv_runtime.nn.recurrent.chunks import scan
 from lsv_runtime.nn.recurrent.ssd import decays
@@ -52,8 +52,8 @@ class GatedDelta(Bindable):
     ) -> torch.Tensor:
         q, k = (unit(part.float().reshape(-1, self.key_heads, self.key_dim)) for part in (q, k))
         v = v.float().reshape(-1, self.heads, self.dim)
-        logs = -self.a_log.exp() * functional.softplus(gate.float() + self.dt_bias)
-        scale, strength = self.key_dim**-0.5, self.most * strength.float().sigmoid()
+        logs = -self.a_log.exp() * gates.softplus(gate.float() + self.dt_bias)
+        scale, strength = self.key_dim**-0.5, self.most * gates.sigmoid(strength.float())
         return states.advance(self.part.name, self._scan, q * scale, k, v, logs, strength).flatten(1)
 
     def _scan(

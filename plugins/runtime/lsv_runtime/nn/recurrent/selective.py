@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from lsv.offers import OpSpec
+from lsv_runtime import gates
 from lsv_runtime.attention.states import StatePart
 from lsv_runtime.nn.recurrent.chunks import scan
 from lsv_runtime.nn.recurrent.states import RowStates
@@ -49,7 +50,7 @@ class SelectiveScan(Bindable):
         self, x: torch.Tensor, dt: torch.Tensor, b: torch.Tensor, c: torch.Tensor, states: RowStates
     ) -> torch.Tensor:
         x = x.float()
-        dt = functional.softplus(dt.float() + self.dt_bias.flatten())
+        dt = gates.softplus(dt.float() + self.dt_bias.flatten())
         y = states.advance(self.part.name, self._scan, x, dt, b.float(), c.float())
         return y + self.skip.flatten() * x
 
@@ -89,11 +90,19 @@ def _scan_span(
     for place in range(size):
         fresh = (dt[:, :, place] * x[:, :, place])[..., None] * b[:, :, place, None]
         local = local * (dt[:, :, place, :, None] * a).exp() + fresh
-        inner.append((local @ c[:, :, place, :, None])[..., 0])
+        inner.append(_read(local, c[:, :, place]))
     y = torch.stack(inner, dim=2)
     sums = dt.cumsum(2)
     for chunk in range(count):
         carried = (sums[:, chunk, :, :, None] * a).exp() * state[:, None]
-        y[:, chunk] += (carried @ c[:, chunk, :, :, None])[..., 0]
+        y[:, chunk] += _read(carried, c[:, chunk])
         state = carried[:, -1] + local[:, chunk]
     return y.flatten(1, 2)[:, :length], state
+
+
+def _read(state: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """state [..., channels, size] and c [..., size] -> [..., channels].
+
+    Not a product of matrices: the one of a single row has other bits than those of many.
+    """
+    return (state * c[..., None, :]).sum(-1)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from torch.nn import functional
 
 from lsv.offers import OpSpec
+from lsv_runtime import gates
 from lsv_runtime.attention.states import StatePart
 from lsv_runtime.nn.recurrent.chunks import scan
 from lsv_runtime.nn.recurrent.states import RowStates
@@ -45,7 +45,7 @@ class StateSpace(Bindable):
         self, x: torch.Tensor, dt: torch.Tensor, b: torch.Tensor, c: torch.Tensor, states: RowStates
     ) -> torch.Tensor:
         x = x.float().reshape(-1, self.heads, self.dim)
-        dt = functional.softplus(dt.float() + self.dt_bias).clamp(*self.limits)
+        dt = gates.softplus(dt.float() + self.dt_bias).clamp(*self.limits)
         b, c = (part.float().reshape(-1, self.groups, self.size) for part in (b, c))
         y = states.advance(self.part.name, self._scan, x, dt, b, c)
         return (y + self.skip[:, None] * x).flatten(1)
