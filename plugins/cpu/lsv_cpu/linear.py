@@ -12,7 +12,7 @@ import torch
 from lsv.offers import OpSpec
 from lsv_cpu import arena, native
 from lsv_cpu.kernels import RoundInt4, RoundInt8, selected_library, why_not_native
-from lsv_runtime.nn.heads import HeadProduct
+from lsv_runtime.nn.latent import HeadProduct
 from lsv_runtime.nn.mlp import GatedMLP
 from lsv_runtime.ops import Bindable, GatedKernel, Kernel, LoadKernel
 from lsv_runtime.weights.quantizer import Linear
@@ -155,12 +155,12 @@ class PanelLinear(GatedKernel, RoundingKernel):
             record.order = None if stored.order is None else stored.order.data_ptr()
             record.input_scale = None if stored.input_scale is None else stored.input_scale.data_ptr()
         panels = library.lsv_panels(ctypes.byref(record))
-        packed = self._keep("packed", panels * library.lsv_panel_bytes(ctypes.byref(record)))
+        packed = _keep(self._module, "packed", panels * library.lsv_panel_bytes(ctypes.byref(record)))
         record.panels = packed.data_ptr()
         if stored.scales is not None and stored.values is None:
             scales_of_output = library.lsv_scales_of_output(ctypes.byref(record))
-            record.scales = self._keep("scales_packed", panels * scales_of_output * _PANEL * 4).data_ptr()
-            record.sums = self._keep("sums_packed", panels * _PANEL * 4).data_ptr()
+            record.scales = _keep(self._module, "scales_packed", panels * scales_of_output * _PANEL * 4).data_ptr()
+            record.sums = _keep(self._module, "sums_packed", panels * _PANEL * 4).data_ptr()
         bias = getattr(self._module, "bias", None)
         record.bias = None if bias is None else bias.data_ptr()
         scales = stored.scales
@@ -206,14 +206,15 @@ class PanelLinear(GatedKernel, RoundingKernel):
             raise native.refusal(status)
         return out
 
-    def _keep(self, name: str, size: int) -> torch.Tensor:
-        """The module's buffer ``name``: the one left from an earlier load, or a new one."""
-        held = self._module._buffers.get(name)
-        return held if held is not None else self._module.keep(name, arena.weights.take(size))
+
+def _keep(module: Bindable, name: str, size: int) -> torch.Tensor:
+    """The module's buffer ``name``: the one left from an earlier load, or a new one."""
+    held = module._buffers.get(name)
+    return held if held is not None else module.keep(name, arena.weights.take(size))
 
 
 class PanelHeads(Kernel):
-    """``lsv_runtime.nn.heads.HeadProduct``: the panels of one head after those of the other."""
+    """``lsv_runtime.nn.latent.HeadProduct``: the panels of one head after those of the other."""
 
     def __init__(self, module: HeadProduct, spec: OpSpec) -> None:
         self._module, self._library = module, selected_library()
@@ -224,9 +225,7 @@ class PanelHeads(Kernel):
         module, library, record = self._module, self._library, self._record
         weight = module.release("weight").contiguous()
         size = library.lsv_panels(ctypes.byref(record)) * library.lsv_panel_bytes(ctypes.byref(record))
-        packed = module._buffers.get("packed")
-        if packed is None:
-            packed = module.keep("packed", arena.weights.take(len(weight) * size))
+        packed = _keep(module, "packed", len(weight) * size)
         for head, weights in enumerate(weight):
             record.panels = packed.data_ptr() + head * size
             library.lsv_pack(ctypes.byref(record), weights.data_ptr(), None)

@@ -9,7 +9,7 @@ import torch
 
 from lsv_cpu import native
 from lsv_cpu.linear import PanelHeads
-from lsv_runtime.nn.heads import HeadProduct
+from lsv_runtime.nn.latent import HeadProduct
 from suite.instruction_sets import RUNNABLE
 
 SHAPES = ((16, 128, 512), (3, 12, 24), (5, 65, 33), (1, 32, 32))

@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from lsv.offers import OpSpec
 from lsv_base.errors import CheckpointError
+from lsv_runtime import products
 from lsv_runtime.attention import AttentionLayer
-from lsv_runtime.nn.heads import HeadProduct
 from lsv_runtime.nn.keys import Keys
 from lsv_runtime.nn.linear import Column, Row
 from lsv_runtime.nn.norm import RMSNorm
@@ -77,6 +77,37 @@ def _magnitude(rope: RopeConfig) -> float:
     if rope.kind == "default" or not all_dim or factor <= 1:
         return 1.0
     return 0.1 * float(all_dim) * math.log(factor) + 1.0
+
+
+class HeadProduct(Bindable):
+    """x [T, heads, inputs] -> [T, heads, outputs], by the buffer ``weight`` [heads, outputs, inputs].
+
+    The module around it makes the weights of others that it has read, and hands them to ``fill``.
+    """
+
+    op: ClassVar[str] = "linear.heads"
+
+    def __init__(self, heads: int, inputs: int, outputs: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.shape, self.dtype = (heads, outputs, inputs), dtype
+        self.keep("weight", torch.empty(self.shape, dtype=dtype, device="meta"))
+
+    def spec(self) -> OpSpec:
+        heads, outputs, inputs = self.shape
+        return OpSpec(self.op, dtype_name(self.dtype), "plain", {"heads": heads, "inputs": inputs, "outputs": outputs})
+
+    def fill(self, weight: torch.Tensor) -> None:
+        """Take the weights, of any strides."""
+        self.keep("weight", weight)
+        self.pack()
+
+    def pack(self) -> None:
+        """Nothing before there are weights: the loader comes here before it comes to the module around."""
+        if not self.get_buffer("weight").is_meta:
+            super().pack()
+
+    def reference(self, x: torch.Tensor) -> torch.Tensor:
+        return products.einsum("thi,hoi->tho", x, self.get_buffer("weight"))
 
 
 class LatentAttention(Bindable):
@@ -144,7 +175,7 @@ class LatentAttention(Bindable):
             linear = self.kv_b.linear
             ones = torch.eye(self.c.rank, dtype=linear.layer.dtype, device=self.kv_norm.weight.device)
             weight = linear.unrounded(ones).reshape(self.c.rank, self.heads, -1)
-            inward, outward = weight.split((self.c.plain_dim, self.c.value_dim), dim=-1)
+            inward, outward = torch.split(weight, [self.c.plain_dim, self.c.value_dim], dim=-1)
             self.inward.fill(inward.transpose(0, 1).contiguous())
             self.outward.fill(outward.permute(1, 2, 0).contiguous())
 
