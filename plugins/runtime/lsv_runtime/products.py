@@ -5,6 +5,8 @@ left operand reach the row before it. Even sizes and other dtypes do not have th
 inner size with a zero, so that the NaN of one request stays in its own rows.
 
 Use them wherever the rows of the left operand may belong to different requests, or may be padding.
+
+On processors without instructions for the dtype they compute in float32: torch has plain loops there.
 """
 
 from __future__ import annotations
@@ -12,9 +14,16 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
+_ROWS_FOR_FLOAT32 = 16
+"""With fewer rows torch's loops take less time than making a weight's numbers float32."""
+_OUTPUTS_AT_ONCE = 4096
+"""Of a weight, to bound the memory that its numbers take as float32."""
+
 
 def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """``torch.matmul`` of a [..., rows, K] and b [..., K, columns]."""
+    if not has_instructions(a):
+        return torch.matmul(a.float(), b.float()).to(a.dtype)
     if _reads_past_rows(a, -1):
         a, b = functional.pad(a, (0, 1)), functional.pad(b, (0, 0, 0, 1))
     return torch.matmul(a, b)
@@ -22,6 +31,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """``functional.linear``: x [..., K], weight [outputs, K], bias [outputs]."""
+    if x.shape[:-1].numel() >= _ROWS_FOR_FLOAT32 and not has_instructions(x):
+        return _linear_in_float32(x, weight, bias)
     if _reads_past_rows(x, -1):
         x, weight = functional.pad(x, (0, 1)), functional.pad(weight, (0, 1))
     return functional.linear(x, weight, bias)
@@ -29,6 +40,8 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
 
 def einsum(equation: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """``torch.einsum`` of two operands with one summed index, such as ``"thd,hdr->thr"``."""
+    if not has_instructions(a):
+        return torch.einsum(equation, a.float(), b.float()).to(a.dtype)
     inputs, _, output = equation.partition("->")
     left, right = inputs.split(",")
     (summed,) = (set(left) & set(right)) - set(output)
@@ -72,10 +85,7 @@ def convolve(
     dilation: int | tuple[int, ...] = 1,
     groups: int = 1,
 ) -> torch.Tensor:
-    """``functional.conv1d``, ``conv2d`` or ``conv3d``: x [N, inputs, ...], weight [outputs, inputs / groups, ...].
-
-    Computed in float32 on processors without instructions for the dtype.
-    """
+    """``functional.conv1d``, ``conv2d`` or ``conv3d``: x [N, inputs, ...], weight [outputs, inputs / groups, ...]."""
     compute = (functional.conv1d, functional.conv2d, functional.conv3d)[weight.ndim - 3]
     if has_instructions(x):
         return compute(x, weight, bias, stride, padding, dilation, groups)
@@ -96,6 +106,12 @@ def has_instructions(x: torch.Tensor) -> bool:
     if x.dtype is torch.float16:
         return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
     return True
+
+
+def _linear_in_float32(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    wide = x.float()
+    y = torch.cat([functional.linear(wide, some.float()) for some in torch.split(weight, _OUTPUTS_AT_ONCE)], dim=-1)
+    return (y if bias is None else y.add_(bias)).to(x.dtype)
 
 
 def _reads_past_rows(x: torch.Tensor, dim: int) -> bool:

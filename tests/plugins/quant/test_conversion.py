@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
 
 import lsv_models.plugin
 import lsv_quant.plugin
@@ -19,15 +18,13 @@ from lsv import LLM, SamplingParams
 from lsv.cli.main import main
 from lsv.offers import QuantizerOffer
 from lsv_quant.conversion import convert, prepared
-from lsv_quant.conversion import plain as plain_models
 from lsv_quant.conversion.compensation import CompensatedInt4
 from lsv_quant.conversion.folder import fresh_folder
 from lsv_quant.conversion.formats import WRITABLE
 from lsv_quant.conversion.observation import observe
 from lsv_quant.conversion.schemes import make_int4, name_targets
 from lsv_quant.rounding import RoundInt4, from_nibbles, in_groups
-from lsv_runtime import products
-from lsv_runtime.weights.quantizer import Linear, LinearLayer, PlainLinear
+from lsv_runtime.weights.quantizer import Linear
 from lsv_testing.catalog import catalog_of
 from lsv_testing.model import engine_config, load
 from lsv_testing.quantised import answer as answer_by_kernels
@@ -232,24 +229,6 @@ def test_compensation_brings_results_nearer_to_the_plain_ones() -> None:
         exact = torch.equal(scales, scales.bfloat16().float())
     assert exact, "files hold scales in bfloat16"
     assert errors[1] < 0.25 * errors[0]
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("supported", [True, False])
-def test_layers_multiply_in_float32_where_the_processor_has_no_instructions(
-    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, supported: bool
-) -> None:
-    monkeypatch.setattr(products, "has_instructions", lambda asked: supported or asked.dtype is not dtype)
-    weight, bias = (nn.Parameter(torch.randn(shape).to(dtype), requires_grad=False) for shape in ((48, 96), (48,)))
-    layer = PlainLinear(LinearLayer("a", "column", 96, (48,), True, dtype), weight, bias)
-    model = nn.Sequential(layer)
-    plain_models.multiply_wide(model)
-    assert isinstance(layer.kernel, plain_models.WideProduct) is not supported
-    x = torch.randn(7, 96).to(dtype)
-    exact = nn.functional.linear(x.double(), weight.double(), bias.double())
-    made = model(x)
-    assert made.dtype is dtype
-    torch.testing.assert_close(made.double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-3)
 
 
 def test_a_text_is_read_by_all_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

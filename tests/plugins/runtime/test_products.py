@@ -149,3 +149,26 @@ def test_convolutions_are_those_of_torch(
     torch.testing.assert_close(made.double(), exact, rtol=torch.finfo(dtype).eps, atol=0.02)
     without = products.convolve(x, weight, stride=(2,) * axes, padding=1, groups=2)
     torch.testing.assert_close(without + bias.view(-1, *(1,) * axes), made, rtol=0.02, atol=0.05)
+
+
+@pytest.mark.parametrize("supported", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rows", [7, 40])
+def test_products_are_those_of_torch(
+    monkeypatch: pytest.MonkeyPatch, rows: int, dtype: torch.dtype, supported: bool
+) -> None:
+    monkeypatch.setattr(products, "has_instructions", lambda asked: supported or asked.dtype is not dtype)
+    monkeypatch.setattr(products, "_OUTPUTS_AT_ONCE", 20)
+    x, weight, bias, heads = (torch.randn(*shape).to(dtype) for shape in ((rows, 96), (48, 96), (48,), (4, 24, 8)))
+    wide, of_heads = x.double(), x.view(rows, 4, 24)
+    for made, exact in (
+        (products.linear(x, weight, bias), functional.linear(wide, weight.double(), bias.double())),
+        (products.linear(x[None], weight)[0], wide @ weight.double().T),
+        (products.matmul(x, weight.T), wide @ weight.double().T),
+        (
+            products.einsum("thd,hdr->thr", of_heads, heads),
+            torch.einsum("thd,hdr->thr", of_heads.double(), heads.double()),
+        ),
+    ):
+        assert made.dtype is dtype
+        torch.testing.assert_close(made.double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-3)

@@ -8,14 +8,11 @@ from dataclasses import dataclass
 
 import msgspec
 import torch
-from torch import nn
 
 from lsv.config import EngineConfig, Topology
 from lsv.plugins.catalog import Catalog
-from lsv_runtime import products
 from lsv_runtime.devices.device import Device
 from lsv_runtime.nn.embed import Embed
-from lsv_runtime.ops import Kernel
 from lsv_runtime.weights.checkpoint import CheckpointSource, RenamedSource
 from lsv_runtime.weights.quantizer import Linear, PlainLinear
 from lsv_runtime.weights.stacks import UnfoldedSource
@@ -110,25 +107,6 @@ class PlainModel:
         return found.data
 
 
-class WideProduct(Kernel):
-    """A plain layer's product in float32: bfloat16 or float16 [..., inputs] -> [..., outputs] of the same dtype."""
-
-    def __init__(self, layer: PlainLinear) -> None:
-        self._layer = layer
-
-    def forward(self, *args: torch.Tensor) -> torch.Tensor:
-        (x,) = args
-        weight, bias = self._layer.weight.float(), self._layer.bias
-        return products.linear(x.float(), weight, None if bias is None else bias.float()).to(x.dtype)
-
-
-def multiply_wide(model: nn.Module) -> None:
-    """Let filled plain layers multiply in float32 where the processor has no instructions for their dtype."""
-    for module in model.modules():
-        if isinstance(module, PlainLinear) and not products.has_instructions(module.weight):
-            module.use(WideProduct(module))
-
-
 @contextmanager
 def open_plain(config: EngineConfig, catalog: Catalog) -> Iterator[PlainModel]:
     """The model of a configuration, its weights as they are in files."""
@@ -142,7 +120,6 @@ def open_plain(config: EngineConfig, catalog: Catalog) -> Iterator[PlainModel]:
         source = open_source(config, declared, catalog)
         try:
             fill(declared, source)
-            multiply_wide(declared.model)
             yield PlainModel(bound, source, device)
         finally:
             source.close()
