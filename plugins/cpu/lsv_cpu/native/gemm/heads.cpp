@@ -18,8 +18,8 @@ class Heads {
  public:
   Heads(const Linear& first, int64_t heads, int64_t rows, int members)
       : first_(first), heads_(heads), panels_(panels_of(first)), size_(first.dtype == kFloat32 ? 4 : 2),
-        rows_(std::min(rows, kRowsAtOnce)), operand_bytes_(in_lines(operand_bytes(first, rows_, 0))),
-        spare_bytes_(in_lines(operand_bytes(first, rows_, 1) - operand_bytes(first, rows_, 0))),
+        rows_(std::min(rows, kRowsAtOnce)), sizes_(operand_sizes(first)),
+        operand_bytes_((rows_ + kOperandRows - 1) / kOperandRows * sizes_.unit), spare_bytes_(in_lines(sizes_.spare)),
         scratch_(operand_bytes_ * heads + spare_bytes_ * members) {}
 
   // x: rows, and the heads of a row `head_stride` elements apart.
@@ -67,7 +67,9 @@ class Heads {
   }
 
   const Linear& first_;
-  const int64_t heads_, panels_, size_, rows_, operand_bytes_, spare_bytes_;
+  const int64_t heads_, panels_, size_, rows_;
+  const OperandSizes sizes_;
+  const int64_t operand_bytes_, spare_bytes_;
   const Scratch scratch_;
 };
 
