@@ -214,7 +214,7 @@ def _keep(module: Bindable, name: str, size: int) -> torch.Tensor:
 
 
 class PanelHeads(Kernel):
-    """``lsv_runtime.nn.latent.HeadProduct``: the panels of one head after those of the other."""
+    """``lsv_runtime.nn.latent.HeadProduct``: the panels of each head follow those of the previous one."""
 
     def __init__(self, module: HeadProduct, spec: OpSpec) -> None:
         self._module, self._library = module, selected_library()

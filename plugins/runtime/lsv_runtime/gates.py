@@ -1,10 +1,10 @@
-"""Sigmoid and softplus of which each row has the same bits in any batch.
+"""Sigmoid and softplus that give a row the same bits in any batch.
 
-On a CPU torch computes its own by whole vectors, and what is left at the end of a tensor by another function
-(``vectorized_loop`` of ATen). So where a row is no multiple of 16 numbers, its last bits depend on how many rows there
-are. The functions that these are made of have no such rest.
+On a CPU torch computes its own sigmoid and softplus in whole vectors, and the last few numbers of a tensor with a
+different function (``vectorized_loop`` of ATen). If a row is not a multiple of 16 numbers, its bits depend on how many
+rows there are. ``exp``, ``log1p`` and ``reciprocal`` do not have this problem.
 
-Use them for numbers of which a row has few: one for each head, each expert, or the token.
+Use these functions for gates: one number per head, per expert or per token.
 """
 
 from __future__ import annotations

@@ -103,6 +103,6 @@ def _scan_span(
 def _read(state: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
     """state [..., channels, size] and c [..., size] -> [..., channels].
 
-    Not a product of matrices: the one of a single row has other bits than those of many.
+    A matrix product would round differently for one row than for several.
     """
     return (state * c[..., None, :]).sum(-1)
