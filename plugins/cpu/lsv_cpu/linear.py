@@ -108,6 +108,12 @@ ROUNDING: Mapping[str, LoadKernel] = {"round.int8": RoundInt8, "round.int4": Rou
 """Kernels that quantise weights while they are loaded; layers that do so have the op as a child module."""
 
 
+def _keep(module: Bindable, name: str, size: int) -> torch.Tensor:
+    """The module's buffer ``name``: the one left from an earlier load, or a new one."""
+    held = module._buffers.get(name)
+    return held if held is not None else module.keep(name, arena.weights.take(size))
+
+
 class PanelLinear(GatedKernel, RoundingKernel):
     """``x @ weight.T + bias`` over packed panels. With a ``gate`` half of the outputs are gate and half are up, and the
     result is ``activation(gate) * up``.
@@ -207,14 +213,8 @@ class PanelLinear(GatedKernel, RoundingKernel):
         return out
 
 
-def _keep(module: Bindable, name: str, size: int) -> torch.Tensor:
-    """The module's buffer ``name``: the one left from an earlier load, or a new one."""
-    held = module._buffers.get(name)
-    return held if held is not None else module.keep(name, arena.weights.take(size))
-
-
 class PanelHeads(Kernel):
-    """``lsv_runtime.nn.latent.HeadProduct``: the panels of each head follow those of the previous one."""
+    """``lsv_runtime.nn.latent.HeadProduct``. All heads' panels are in one buffer, head by head."""
 
     def __init__(self, module: HeadProduct, spec: OpSpec) -> None:
         self._module, self._library = module, selected_library()
